@@ -1,0 +1,1 @@
+"""Every persistent form of a quantized weight: read, decode, convert and verify, bit for bit."""

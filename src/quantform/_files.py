@@ -1,0 +1,137 @@
+"""Files, read within their bounds and published whole."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform.errors import ArgumentError, FileError, TruncatedFileError
+
+__all__ = ["MappedFile"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class MappedFile:
+    """A regular file opened for reading; every access is checked against its size.
+
+    `view` maps the file and copies nothing; `read_into` copies through the kernel, so that streaming a large file does
+    not make the process grow. Nothing is read before it is asked for.
+
+    Raises:
+        FileError: The path is not a regular file that can be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            # Opening a pipe would wait for its writer, so the kind of file is looked at before and after.
+            if self.path.exists() and not self.path.is_file():
+                raise FileError("not a regular file", where=str(self.path))
+            self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            raise FileError("no such file", where=str(self.path)) from None
+        except OSError as error:
+            raise FileError("cannot be opened", where=str(self.path), found=error.strerror) from error
+        except ValueError as error:  # a NUL in the name
+            raise FileError("not a file name", where=repr(str(self.path)), found=str(error)) from error
+        self.size = os.fstat(self._fd).st_size
+        self._map: mmap.mmap | None = None
+
+    def buffer(self) -> mmap.mmap | bytes:
+        """The whole file as one mapped buffer (no bytes for an empty file)."""
+        if self._map is None:
+            self._open()
+            if self.size == 0:
+                return b""
+            try:
+                self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise FileError("cannot be mapped", where=str(self.path), found=str(error)) from error
+        return self._map
+
+    def view(self, offset: int, count: int) -> Bytes:
+        """`count` bytes from `offset` on as a read-only array that shares the mapping.
+
+        Raises:
+            TruncatedFileError: The file has fewer bytes, now or when it was opened.
+        """
+        self._check(offset, count)
+        if count == 0:
+            return np.zeros(0, np.uint8)
+        if os.fstat(self._open()).st_size < offset + count:  # touching a page past the end would end the process
+            raise TruncatedFileError("the file became shorter while it was open", where=str(self.path))
+        return np.frombuffer(self.buffer(), np.uint8, count, offset)
+
+    def read_into(self, offset: int, out: Bytes) -> None:
+        """Fill `out`, a contiguous byte array, from `offset` on.
+
+        Raises:
+            TruncatedFileError: The file has fewer bytes.
+            FileError: The operating system fails to read.
+        """
+        self._check(offset, out.nbytes)
+        rest = out.reshape(-1).data
+        while rest.nbytes:
+            try:
+                count = os.preadv(self._open(), [rest[: 1 << 30]], offset)
+            except OSError as error:
+                raise FileError("cannot be read", where=f"{self.path}, byte {offset}", found=error.strerror) from error
+            if count == 0:
+                raise TruncatedFileError("the file became shorter while it was open", where=str(self.path))
+            rest, offset = rest[count:], offset + count
+
+    def read(self, offset: int, count: int) -> bytes:
+        """`count` bytes from `offset` on, copied; bounds are checked before anything is allocated."""
+        self._check(offset, count)
+        out = np.empty(count, np.uint8)
+        self.read_into(offset, out)
+        return out.tobytes()
+
+    def close(self) -> None:
+        """Close the file. Arrays that were given out stay valid until they are dropped."""
+        fd, self._fd = self._fd, -1
+        self._map = None
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._fd < 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<MappedFile {str(self.path)!r}, {'closed' if self.closed else f'{self.size} bytes'}>"
+
+    def _open(self) -> int:
+        if self._fd < 0:
+            raise ArgumentError("the file is closed", where=str(self.path), hint="Read inside the `with` block")
+        return self._fd
+
+    def _check(self, offset: int, count: int) -> None:
+        self._open()
+        if offset < 0 or count < 0 or offset + count > self.size:
+            raise TruncatedFileError(
+                "the file ends too early",
+                where=str(self.path),
+                expected=f"{count} bytes at byte {offset}",
+                found=f"{self.size} bytes in all",
+            )

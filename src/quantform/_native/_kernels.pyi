@@ -1,0 +1,3 @@
+version: str
+
+def cpu_features() -> list[str]: ...

@@ -1,0 +1,65 @@
+"""Which rows of a tensor a caller asks for.
+
+A *row* is everything along the last axis; the rows of a tensor of any rank are numbered through its leading axes in C
+order. Every format keeps whole rows together, so rows are the unit of partial reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._sizes import product
+from quantform.errors import ArgumentError
+
+__all__ = ["Rows", "as_rows", "matrix_shape", "runs"]
+
+Rows = slice | range | Sequence[int] | npt.NDArray[np.integer]
+"""A slice (clipped to the tensor, as Python's are) or integers in any order, repeats allowed."""
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """`(rows, columns)` of a tensor of any rank; a scalar is one row of one column."""
+    if not shape:
+        return 1, 1
+    return product(shape[:-1]), shape[-1]
+
+
+def as_rows(rows: Rows, count: int) -> range | npt.NDArray[np.int64]:
+    """The row numbers meant by `rows` among `count`: a range, or an int64 array where the order is arbitrary.
+
+    Raises:
+        ArgumentError: Not integers, or a number outside `-count .. count - 1`.
+    """
+    if isinstance(rows, slice):
+        try:
+            return range(count)[rows]
+        except (TypeError, ValueError) as error:
+            raise ArgumentError("rows is not a slice of integers", found=repr(rows)) from error
+    array = np.asarray(rows)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise ArgumentError("rows is not a slice or a list of row numbers", found=repr(rows))
+    outside = (array >= count) | (array < -count)
+    if outside.any():
+        raise ArgumentError(
+            "row is outside the tensor", expected=f"0 to {count - 1}", found=int(array[np.argmax(outside)])
+        )
+    indices = array.astype(np.int64)
+    return np.where(indices < 0, indices + count, indices)
+
+
+def runs(rows: range | npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """`(first, end)` of each stretch of consecutive rows, in the order asked for."""
+    if len(rows) == 0:
+        return
+    if isinstance(rows, range) and rows.step == 1:
+        yield rows.start, rows.stop
+        return
+    array = np.asarray(rows, np.int64)
+    breaks = np.flatnonzero(np.diff(array) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [len(array)]))
+    for start, end in zip(starts, ends, strict=True):
+        yield int(array[start]), int(array[end - 1]) + 1

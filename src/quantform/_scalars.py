@@ -1,0 +1,131 @@
+"""Scalar words: what a single stored number of each plain type is (Sections 3.1 and 3.3).
+
+A *word* is the unsigned integer with the bits of the number. Widening conversions here work on words with integer
+arithmetic, so that signed zeros, subnormals, infinities and NaN payloads all survive them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from quantform._registry import Registry
+from quantform.errors import ArgumentError
+
+__all__ = ["FLOAT_OUTPUTS", "SCALARS", "Scalar", "as_dtype", "convert", "output_dtype"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A plain number type: its name, its NumPy dtype for values, and the dtype of its words."""
+
+    name: str
+    dtype: np.dtype[Any]
+    is_float: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes a word."""
+        return self.dtype.itemsize
+
+    @property
+    def word_dtype(self) -> np.dtype[Any]:
+        """The unsigned integer type of the same width, in native byte order."""
+        return np.dtype(f"u{self.dtype.itemsize}")
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """The little-endian unsigned integer type that a file holds."""
+        return self.word_dtype.newbyteorder("<")
+
+
+def _float(name: str, dtype: npt.DTypeLike) -> Scalar:
+    return Scalar(name, np.dtype(dtype), is_float=True)
+
+
+def _integer(name: str) -> Scalar:
+    return Scalar(name, np.dtype(name), is_float=False)
+
+
+SCALARS: Registry[Scalar] = Registry(
+    "scalar type",
+    [
+        _float("fp64", np.float64),
+        _float("fp32", np.float32),
+        _float("fp16", np.float16),
+        _float("bf16", ml_dtypes.bfloat16),
+        _float("e4m3fn", ml_dtypes.float8_e4m3fn),
+        _float("e5m2", ml_dtypes.float8_e5m2),
+        _float("e8m0", ml_dtypes.float8_e8m0fnu),
+        *(_integer(f"{sign}int{bits}") for bits in (64, 32, 16, 8) for sign in ("", "u")),
+        Scalar("bool", np.dtype(np.bool_), is_float=False),
+    ],
+    key=lambda scalar: scalar.name,
+)
+"""Every plain number type that a source file may hold."""
+
+FLOAT_OUTPUTS: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float64": np.dtype(np.float64),
+}
+"""The four floating-point types that a decoder may be asked for, by name."""
+
+
+def output_dtype(dtype: npt.DTypeLike, argument: str = "output_dtype") -> np.dtype[Any]:
+    """The NumPy dtype of one of the four floating-point output types.
+
+    Args:
+        dtype: `"float32"`, `"float16"`, `"bfloat16"`, `"float64"`, or the NumPy type itself.
+        argument: What the caller's parameter is called, for the error.
+
+    Raises:
+        ArgumentError: Any other type.
+    """
+    if isinstance(dtype, str):
+        found = FLOAT_OUTPUTS.get(dtype)
+        if found is not None:
+            return found
+    elif dtype is not None:
+        try:
+            wanted = np.dtype(dtype)
+        except TypeError:
+            wanted = None
+        if wanted is not None and wanted.newbyteorder("=") in FLOAT_OUTPUTS.values() and wanted.isnative:
+            return wanted
+    raise ArgumentError(f"{argument} is not an output type", expected=", ".join(FLOAT_OUTPUTS), found=repr(dtype))
+
+
+def as_dtype(dtype: npt.DTypeLike, argument: str = "dtype") -> np.dtype[Any]:
+    """The NumPy dtype of any scalar type, given by NumPy's name or type.
+
+    Raises:
+        ArgumentError: It names none.
+    """
+    if isinstance(dtype, str) and dtype in FLOAT_OUTPUTS:
+        return FLOAT_OUTPUTS[dtype]
+    try:
+        found = np.dtype(dtype) if dtype is not None else None
+    except TypeError:
+        found = None
+    if found is None or all(found != scalar.dtype for scalar in SCALARS.values()):
+        raise ArgumentError(
+            f"{argument} is not a number type", expected="float32, float16, bfloat16, int32, ...", found=repr(dtype)
+        )
+    return found
+
+
+def convert(values: Array, dtype: np.dtype[Any]) -> Array:
+    """`values` as `dtype`, each rounded once, to nearest with ties to even; overflow becomes infinity.
+
+    No warning is raised: infinities and NaN are ordinary values here.
+    """
+    with np.errstate(all="ignore"):
+        return values.astype(dtype, copy=False)

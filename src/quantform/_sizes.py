@@ -1,0 +1,76 @@
+"""Exact sizes: shapes, products and alignments that are checked before anything is allocated or read."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+
+from quantform.errors import ArgumentError
+
+__all__ = ["U64_MAX", "align_up", "as_shape", "ceil_div", "fits_u64", "human_bytes", "product"]
+
+U64_MAX = 2**64 - 1
+
+
+def ceil_div(value: int, by: int) -> int:
+    """The quotient rounded up, exactly."""
+    return -(-value // by)
+
+
+def align_up(value: int, alignment: int) -> int:
+    """The smallest multiple of `alignment` that is at least `value`."""
+    return ceil_div(value, alignment) * alignment
+
+
+def product(factors: Iterable[int]) -> int:
+    """The exact product; 1 for no factors."""
+    result = 1
+    for factor in factors:
+        result *= factor
+    return result
+
+
+def fits_u64(value: int, what: str) -> int:
+    """`value` itself, when it fits an unsigned 64-bit integer.
+
+    Raises:
+        ArgumentError: It does not; the formats of this package count in unsigned 64-bit integers.
+    """
+    if not 0 <= value <= U64_MAX:
+        raise ArgumentError(f"{what} does not fit an unsigned 64-bit integer", expected=f"0 to {U64_MAX}", found=value)
+    return value
+
+
+def as_shape(shape: Sequence[int], *, minimum_rank: int = 0, maximum_rank: int | None = None) -> tuple[int, ...]:
+    """`shape` as a tuple of nonnegative Python integers.
+
+    Raises:
+        ArgumentError: It is not a sequence of integers, a dimension is negative, or the rank is out of range.
+    """
+    if isinstance(shape, (str, bytes)):
+        raise ArgumentError("shape is not a sequence of integers", found=repr(shape))
+    try:
+        if any(isinstance(dimension, bool) for dimension in shape):
+            raise TypeError  # noqa: TRY301 - a boolean is an index in Python, but no dimension
+        dimensions = tuple(operator.index(dimension) for dimension in shape)
+    except TypeError:
+        raise ArgumentError("shape is not a sequence of integers", found=repr(shape)) from None
+    for axis, dimension in enumerate(dimensions):
+        if dimension < 0:
+            raise ArgumentError(f"dimension {axis} of shape {list(dimensions)} is negative", found=dimension)
+    if len(dimensions) < minimum_rank or (maximum_rank is not None and len(dimensions) > maximum_rank):
+        allowed = f"at least {minimum_rank}" if maximum_rank is None else f"{minimum_rank} to {maximum_rank}"
+        raise ArgumentError(f"shape {list(dimensions)} has rank {len(dimensions)}", expected=f"rank {allowed}")
+    return dimensions
+
+
+def human_bytes(count: int) -> str:
+    """A size as a person reads it: `"253.1 MB"`; powers of 1000."""
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} EB"

@@ -1,0 +1,129 @@
+"""The operator `DequantizePacked` on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._scalars import convert
+from quantform._scalars import output_dtype as checked_output_dtype
+from quantform._sizes import as_shape, product
+from quantform.errors import ArgumentError
+from quantform.packed.profiles import Profile
+from quantform.packed.registry import PROFILES
+
+__all__ = ["dequantize_packed", "payload_bytes"]
+
+_INT64_MAX = 2**63 - 1
+# Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
+_CHUNK_VALUES = 1 << 16
+
+
+def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
+    """Exact bytes of a payload of `shape`, by the operator's length rule.
+
+    Raises:
+        ArgumentError: Rank 0, a negative or huge dimension, a last dimension that is not whole blocks (also where
+            another dimension is zero), or more bytes than a tensor can have.
+    """
+    dimensions = as_shape(shape, minimum_rank=1)
+    for axis, dimension in enumerate(dimensions):
+        if dimension > _INT64_MAX:
+            raise ArgumentError(f"dimension {axis} of shape does not fit a signed 64-bit integer", found=dimension)
+    blocks, rest = divmod(dimensions[-1], profile.values)
+    if rest:
+        raise ArgumentError(
+            f"the last dimension of shape {list(dimensions)} is not whole {profile.name} blocks",
+            expected=f"a multiple of {profile.values}",
+            found=dimensions[-1],
+        )
+    size = product(dimensions[:-1]) * blocks * profile.bytes
+    if size > _INT64_MAX:
+        raise ArgumentError(
+            f"the payload of {profile.identifier} {list(dimensions)} has too many bytes",
+            expected=f"at most {_INT64_MAX}",
+            found=size,
+        )
+    return size
+
+
+def dequantize_packed(
+    x: npt.ArrayLike,
+    format: str,
+    shape: Sequence[int],
+    output_dtype: npt.DTypeLike = "float32",
+    *,
+    out: npt.NDArray[Any] | None = None,
+) -> npt.NDArray[Any]:
+    """Decode packed blocks: the operator `DequantizePacked` of opset 29.
+
+    Args:
+        x: The payload, uint8 `[n]` or any bytes-like object; blocks in C order of `shape`, multibyte fields
+            little-endian. It may be read-only, unaligned or strided.
+        format: One of the 27 identifiers, case-sensitive, `"gguf:q4_k"`.
+        shape: The logical shape, rank 1 or more; the last dimension is a multiple of the block's values.
+        output_dtype: `"float32"`, `"float16"`, `"bfloat16"` or `"float64"` (or the NumPy type).
+        out: Where to put the values: a C-contiguous, writable array of that shape and type that does not overlap `x`.
+
+    Returns:
+        The values, `shape`-d: computed in binary32 with one rounding an operation and converted once, to nearest with
+        ties to even. NaN payloads are unspecified.
+
+    Raises:
+        UnknownNameError: `format` is no profile; it takes no parameters.
+        ArgumentError: The payload's type or length, the shape, the type or `out` breaks the operator's contract.
+    """
+    profile = PROFILES[format]
+    dtype = checked_output_dtype(output_dtype)
+    size = payload_bytes(profile, shape)
+    dimensions = as_shape(shape)
+    data = _payload(x)
+    if data.size != size:
+        raise ArgumentError(
+            f"the payload of {format} {list(dimensions)} has the wrong length",
+            expected=f"{size} bytes",
+            found=f"{data.size} bytes",
+        )
+    if out is None:
+        out = np.empty(dimensions, dtype)
+    else:
+        _check_out(out, dimensions, dtype, data)
+    if size:
+        _decode_into(profile, data, out.reshape(-1, profile.values))
+    return out
+
+
+def _decode_into(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+    step = _CHUNK_VALUES // profile.values
+    with np.errstate(all="ignore"):  # infinities, NaN and lost bits are part of the arithmetic, not accidents
+        for first in range(0, len(out), step):
+            end = min(first + step, len(out))
+            piece = np.ascontiguousarray(data[first * profile.bytes : end * profile.bytes])
+            out[first:end] = convert(profile.decode(piece.view(profile.block)), out.dtype)
+
+
+def _payload(x: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        view = memoryview(x)
+        return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
+    data = np.asarray(x)
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise ArgumentError(
+            "x is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {list(data.shape)}"
+        )
+    return data
+
+
+def _check_out(
+    out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], data: npt.NDArray[np.uint8]
+) -> None:
+    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
+        found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ArgumentError("out has the wrong type or shape", expected=f"{dtype} {list(shape)}", found=found)
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ArgumentError("out is not a writable C-contiguous array", hint="Decode to a new array and copy it")
+    if np.may_share_memory(out, data):
+        raise ArgumentError("out overlaps x", hint="Decode to another array; blocks are read while values are written")
