@@ -1,0 +1,43 @@
+"""Shared by every test: golden vectors, and the rule that a run for the record skips nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+# Derandomized: a red run is red again on the next machine. Deadlines measure the machine, not the code.
+hypothesis.settings.register_profile("quantform", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("quantform")
+
+
+@pytest.fixture(scope="session")
+def packed_vectors() -> dict[str, np.ndarray]:
+    """`KIND/payload` and `KIND/bits` for the 27 profiles."""
+    with np.load(DATA / "packed_vectors.npz") as archive:
+        return dict(archive)
+
+
+@pytest.fixture(scope="session")
+def ninfer_vectors() -> dict[str, np.ndarray]:
+    """Words and payloads of the `.ninfer` formats."""
+    with np.load(DATA / "ninfer_vectors.npz") as archive:
+        return dict(archive)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("QUANTFORM_TESTS_NO_SKIPS") == "1" and terminalreporter.stats.get("skipped"):
+        terminalreporter.write_line("QUANTFORM_TESTS_NO_SKIPS=1: skipped tests count as failures", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped") if reporter is not None else None
+    if os.environ.get("QUANTFORM_TESTS_NO_SKIPS") == "1" and skipped and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
