@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -249,7 +250,7 @@ READ_ONLY = np.zeros(32, np.float32)
 READ_ONLY.flags.writeable = False
 SHARED = np.zeros(128, np.uint8)
 
-REFUSALS = {
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown identifier": ({"format": "gguf:q4_9"}, "no packed profile is called 'gguf:q4_9'. Did you mean 'gguf:q4_"),
     "upper case": ({"format": "gguf:Q4_0"}, "Did you mean 'gguf:q4_0'"),
     "parameterized": ({"format": "gguf:q4_0<32>"}, "Did you mean 'gguf:q4_0'"),
@@ -289,8 +290,8 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refusals(case: str) -> None:
     change, fragment = REFUSALS[case]
-    arguments: dict[str, object] = {"x": bytes(18), "format": "gguf:q4_0", "shape": [32], "output_dtype": "float32"}
+    arguments: dict[str, Any] = {"x": bytes(18), "format": "gguf:q4_0", "shape": [32], "output_dtype": "float32"}
     with pytest.raises(QuantformError) as caught:
-        dequantize_packed(**{**arguments, **change})  # type: ignore[arg-type]
+        dequantize_packed(**{**arguments, **change})
     assert fragment in str(caught.value)
     assert isinstance(caught.value, UnknownNameError if "format" in change else ArgumentError)
