@@ -1,0 +1,85 @@
+"""GGUF block formats: ggml's quantized blocks kept byte for byte (Section 3.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._rows import matrix_shape
+from quantform.errors import ArgumentError
+from quantform.formats.record import Format
+from quantform.formats.words import BlockWords, Words
+from quantform.packed import PROFILES, Profile, dequantize_packed
+
+__all__ = ["GGUF_FORMATS", "GgufFormat", "block_format"]
+
+_REGISTERED = (
+    *("q8_0", "q4_0", "q5_0", "q2_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_xxs", "iq2_xs", "iq3_xxs"),
+    *("iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs", "iq1_m"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFormat(Format):
+    """Rows of whole blocks of one packed profile; every byte of a block is legal."""
+
+    profile: Profile
+
+    def validate(self, words: Words) -> None:
+        """Check the arrays; every block is legal."""
+        self._blocks(words)
+
+    def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """What the operator `DequantizePacked` gives for the blocks."""
+        blocks = self._blocks(words)
+        return dequantize_packed(
+            blocks.reshape(-1), self.profile.identifier, words.shape, "float32" if dtype is None else dtype
+        )
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of a row of `columns` values.
+
+        Raises:
+            ArgumentError: `columns` is no multiple of the block's values.
+        """
+        if columns % self.profile.values:
+            raise ArgumentError(
+                f"a row of {self.name} is not whole blocks", expected=f"a multiple of {self.profile.values}", found=columns
+            )
+        return columns // self.profile.values * self.profile.bytes
+
+    def _blocks(self, words: Words) -> npt.NDArray[np.uint8]:
+        if not isinstance(words, BlockWords):
+            raise ArgumentError(f"format {self.name} takes BlockWords", found=type(words).__name__)
+        rows, columns = matrix_shape(words.shape)
+        expected = (rows, self.row_bytes(columns))
+        if words.blocks.dtype != np.uint8 or words.blocks.shape != expected:
+            raise ArgumentError(
+                f"the blocks of {self.name} have the wrong type or shape",
+                expected=f"uint8 {list(expected)}",
+                found=f"{words.blocks.dtype} {list(words.blocks.shape)}",
+            )
+        return words.blocks
+
+
+def _format(profile: Profile, name: str) -> GgufFormat:
+    return GgufFormat(
+        name=name,
+        category="gguf",
+        bits_per_weight=profile.bits_per_weight,
+        default_layout="gguf_blocks_v1",
+        section="3.5",
+        profile=profile,
+    )
+
+
+GGUF_FORMATS = tuple(_format(PROFILES[f"gguf:{suffix}"], f"gguf_{suffix}") for suffix in _REGISTERED)
+_BY_PROFILE = {record.profile.identifier: record for record in GGUF_FORMATS}
+
+
+def block_format(profile: Profile) -> GgufFormat:
+    """The registered format of a profile, or, where `.ninfer` has no name for it, one under the profile's identifier."""
+    return _BY_PROFILE.get(profile.identifier) or _format(profile, profile.identifier)

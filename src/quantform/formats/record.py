@@ -1,0 +1,53 @@
+"""What a numeric format is: the meaning of words, apart from where they lie in bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from quantform.formats.words import Words
+
+__all__ = ["Format"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(ABC):
+    """One numeric format: which words are legal, and what they are worth.
+
+    Attributes:
+        name: The closed canonical name, `"q4_g64_fp16"`.
+        category: One of `direct`, `grouped`, `block-scaled`, `row-scaled`, `gguf`.
+        bits_per_weight: Stored bits a value in full groups, without padding.
+        default_layout: The layout that is used where none is named.
+        section: Where the specification defines it.
+    """
+
+    name: str
+    category: str
+    bits_per_weight: float
+    default_layout: str
+    section: str
+
+    @abstractmethod
+    def validate(self, words: Words) -> None:
+        """Check every word.
+
+        Raises:
+            WordsError: A word is not legal; names the first bad place and how many there are.
+        """
+
+    @abstractmethod
+    def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """The values of `words`, computed in binary32 and converted once to `dtype`.
+
+        Args:
+            words: Legal words of this format.
+            dtype: One of the four output types; None is float32 (direct formats: the type that rounds nothing).
+        """
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,138 @@
+"""The one face of every file of tensors, whatever its format.
+
+What is *not* promised: that a tensor is contiguous in its file, that two reads return the same array, or that a read is
+free; each may touch the disk. What is: nothing is read before it is asked for, and every read is checked.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._registry import near_matches
+from quantform._rows import Rows
+from quantform.errors import UnknownNameError
+from quantform.formats import Words
+
+__all__ = ["Source", "Tensor"]
+
+
+class Tensor(ABC):
+    """One tensor of an open file.
+
+    Attributes:
+        name: The name in the file.
+        shape: The logical shape in C order, last axis fastest.
+        format: How its numbers are stored: a packed profile (`"gguf:q4_k"`), a registered format (`"nvfp4"`) or a
+            scalar type (`"fp16"`).
+        nbytes: Bytes of the payload in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    nbytes: int
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits an element, padding included; 0 for an empty tensor."""
+        elements = self.size
+        return self.nbytes * 8 / elements if elements else 0.0
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        count = 1
+        for dimension in self.shape:
+            count *= dimension
+        return count
+
+    @abstractmethod
+    def payload(self) -> npt.NDArray[np.uint8]:
+        """The stored bytes, uint8 `[nbytes]`, read-only and without a copy where the file allows it."""
+
+    @abstractmethod
+    def read_into(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        """Fill `out`, contiguous, with the payload's bytes from `offset` on; the way to stream a large tensor.
+
+        Raises:
+            FileError: The bytes are not there.
+        """
+
+    @abstractmethod
+    def words(self, rows: Rows | None = None) -> Words:
+        """The words of all rows (shape as the tensor) or of some (shape `[len(rows), K]`)."""
+
+    def decode(self, dtype: npt.DTypeLike | None = None, rows: Rows | None = None) -> npt.NDArray[Any]:
+        """The values, decoded exactly and converted once.
+
+        Args:
+            dtype: `"float32"`, `"float16"`, `"bfloat16"` or `"float64"`. None stands for the type that rounds nothing:
+                the scalar's own for plain tensors, float32 for quantized ones.
+            rows: Which rows of the flattened leading axes; None is all of them.
+
+        Returns:
+            An array of the tensor's shape, or `[len(rows), K]`.
+        """
+        return self.words(rows).decode(dtype)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self.format} {list(self.shape)}>"
+
+
+T = TypeVar("T", bound=Tensor)
+
+
+class Source(Mapping[str, T], ABC, Generic[T]):
+    """An open file: a mapping of tensor names to tensors, in file order, and its metadata.
+
+    Attributes:
+        kind: `"gguf"`, `"safetensors"` or `"ninfer"`.
+        path: The path that was opened.
+        files: Every file that belongs to it, in order.
+        metadata: What the file says of itself.
+    """
+
+    kind: str
+    path: Path
+    files: tuple[Path, ...]
+    metadata: Mapping[str, Any]
+    _tensors: Mapping[str, T]
+
+    def __getitem__(self, name: str) -> T:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise UnknownNameError(
+                f"no tensor is called {name!r}", where=str(self.path), hint=near_matches(str(name), self._tensors)
+            )
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - Mapping's own signature
+        return self._tensors.get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every file. Arrays that were given out stay valid."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
