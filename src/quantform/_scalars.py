@@ -128,4 +128,31 @@ def convert(values: Array, dtype: np.dtype[Any]) -> Array:
     No warning is raised: infinities and NaN are ordinary values here.
     """
     with np.errstate(all="ignore"):
+        if dtype in _NARROWED_TWICE and values.dtype.newbyteorder("=") in _WIDER_THAN_BINARY32:
+            values = _odd_binary32(values)
         return values.astype(dtype, copy=False)
+
+
+_NARROWED_TWICE = frozenset(SCALARS[name].dtype for name in ("bf16", "e4m3fn", "e5m2"))
+_WIDER_THAN_BINARY32 = frozenset(np.dtype(name) for name in ("float64", "int64", "uint64", "int32", "uint32"))
+
+
+def _odd_binary32(values: Array) -> npt.NDArray[np.float32]:
+    """`values` in binary32, rounded to odd: what is cut off leaves a one in the last bit.
+
+    ml_dtypes narrows everything through binary32, which would round twice. A type with fewer than 23 bits of precision
+    cannot tell a value rounded to odd from the value itself, so that its own rounding is then the only one.
+    """
+    if values.dtype.kind in "iu":
+        signed = values.dtype.kind == "i"
+        magnitude = np.abs(values.astype(np.int64)).view(np.uint64) if signed else values.astype(np.uint64)
+        low = magnitude & np.uint64(0xFFFFF)
+        kept = magnitude - low | (low != 0).astype(np.uint64) << np.uint64(20)
+        large = np.where(magnitude < np.uint64(1 << 40), magnitude, kept).astype(np.float64)
+        values = np.where(values < 0, -large, large)
+    nearest = values.astype(np.float32)
+    back = nearest.astype(np.float64)
+    words = nearest.view(np.uint32) - (np.abs(back) > np.abs(values)).astype(np.uint32)
+    words |= ((back != values) & ~np.isnan(values)).astype(np.uint32)
+    odd: npt.NDArray[np.float32] = np.asarray(words).view(np.float32)
+    return odd

@@ -5,6 +5,7 @@ QuantformError
 ├── ArgumentError        (ValueError)       an argument does not fit: a shape, dtype, range, option
 ├── UnknownNameError     (LookupError)      no such profile, format, layout, tensor, ...; lists near matches
 ├── UnsupportedError                        a known thing that cannot be done, and what to do instead
+├── ValuesError          (ValueError)       source values that a method cannot encode: not finite, out of range
 ├── WordsError           (ValueError)       codes or scales that the format does not admit
 ├── FileError                               the bytes of a file are wrong
 │   ├── TruncatedFileError                  the file ends before what it declares
@@ -31,6 +32,7 @@ __all__ = [
     "TruncatedFileError",
     "UnknownNameError",
     "UnsupportedError",
+    "ValuesError",
     "WordsError",
 ]
 
@@ -88,6 +90,10 @@ class UnknownNameError(QuantformError, LookupError):
 
 class UnsupportedError(QuantformError):
     """A known thing cannot be done here; the hint says what can."""
+
+
+class ValuesError(QuantformError, ValueError):
+    """Source values that a method cannot encode: not finite, out of range, no integers."""
 
 
 class WordsError(QuantformError, ValueError):

@@ -125,6 +125,10 @@ class Source(Mapping[str, T], ABC, Generic[T]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def describe(self) -> str:
+        """One phrase for people: the kind of file, its version, how many tensors."""
+        return f"{self.kind}, {len(self)} tensors"
+
     @abstractmethod
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid."""
