@@ -25,9 +25,6 @@ def test_the_message_has_all_parts_in_order() -> None:
 def test_an_outer_place_comes_first() -> None:
     error = QuantformError("broken", where="row 3").at("tensor 'a'").at("f.gguf")
     assert str(error) == "f.gguf, tensor 'a', row 3: broken"
-        str(QuantformError("broken", where="row 3").at("tensor 'a'").at("f.gguf"))
-        == "f.gguf, tensor 'a', row 3: broken"
-    )
     assert str(QuantformError("broken").at("f.gguf")) == "f.gguf: broken"
 
 
