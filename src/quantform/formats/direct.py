@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from quantform.errors import ArgumentError
+from quantform._scalars import SCALARS, Scalar, convert, output_dtype
+from quantform.formats.checks import require_array, words_of
 from quantform.formats.record import Format
-from quantform._scalars import SCALARS, Scalar, as_dtype, convert
 from quantform.formats.words import DirectWords, Words
 
 __all__ = ["DIRECT_FORMATS", "DirectFormat", "direct_format"]
@@ -27,27 +26,16 @@ class DirectFormat(Format):
         self._words(words)
 
     def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-        """The values in the scalar's own type (`dtype` None: the same bits) or converted once."""
-        values = self._words(words).view(self.scalar.dtype)
+        """The values in the scalar's own type (`dtype` None: the same bits) or converted once to an output type."""
+        values: npt.NDArray[Any] = self._words(words).view(self.scalar.dtype)
         if dtype is None:
             return values
-        wanted = as_dtype(dtype)
-        if self.scalar.is_float and not np.issubdtype(wanted, np.inexact) and wanted.kind != "V":
-            raise ArgumentError(
-                f"{self.name} values do not become {wanted} by decoding", expected="a floating-point dtype"
-            )
-        return convert(values, wanted)
+        return convert(values, output_dtype(dtype, "dtype"))
 
     def _words(self, words: Words) -> npt.NDArray[Any]:
-        if not isinstance(words, DirectWords):
-            raise ArgumentError(f"format {self.name} takes DirectWords", found=type(words).__name__)
-        if words.words.dtype != self.scalar.word_dtype or words.words.shape != words.shape:
-            raise ArgumentError(
-                f"the words of {self.name} have the wrong type or shape",
-                expected=f"{self.scalar.word_dtype} {list(words.shape)}",
-                found=f"{words.words.dtype} {list(words.words.shape)}",
-            )
-        return words.words
+        direct = words_of(self, words, DirectWords)
+        require_array(self, "words", direct.words, self.scalar.word_dtype, direct.shape)
+        return direct.words
 
 
 def direct_format(scalar: Scalar) -> DirectFormat:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from quantform._rows import matrix_shape
 from quantform.errors import ArgumentError
+from quantform.formats.checks import require_array, words_of
 from quantform.formats.record import Format
 from quantform.formats.words import BlockWords, Words
 from quantform.packed import PROFILES, Profile, dequantize_packed
@@ -47,22 +48,17 @@ class GgufFormat(Format):
         """
         if columns % self.profile.values:
             raise ArgumentError(
-                f"a row of {self.name} is not whole blocks", expected=f"a multiple of {self.profile.values}", found=columns
+                f"a row of {self.name} is not whole blocks",
+                expected=f"a multiple of {self.profile.values}",
+                found=columns,
             )
         return columns // self.profile.values * self.profile.bytes
 
     def _blocks(self, words: Words) -> npt.NDArray[np.uint8]:
-        if not isinstance(words, BlockWords):
-            raise ArgumentError(f"format {self.name} takes BlockWords", found=type(words).__name__)
-        rows, columns = matrix_shape(words.shape)
-        expected = (rows, self.row_bytes(columns))
-        if words.blocks.dtype != np.uint8 or words.blocks.shape != expected:
-            raise ArgumentError(
-                f"the blocks of {self.name} have the wrong type or shape",
-                expected=f"uint8 {list(expected)}",
-                found=f"{words.blocks.dtype} {list(words.blocks.shape)}",
-            )
-        return words.blocks
+        packed = words_of(self, words, BlockWords)
+        rows, columns = matrix_shape(packed.shape)
+        require_array(self, "blocks", packed.blocks, np.uint8, (rows, self.row_bytes(columns)))
+        return packed.blocks
 
 
 def _format(profile: Profile, name: str) -> GgufFormat:
@@ -81,5 +77,5 @@ _BY_PROFILE = {record.profile.identifier: record for record in GGUF_FORMATS}
 
 
 def block_format(profile: Profile) -> GgufFormat:
-    """The registered format of a profile, or, where `.ninfer` has no name for it, one under the profile's identifier."""
+    """The registered format of a profile, or one under its identifier where `.ninfer` has no name for it."""
     return _BY_PROFILE.get(profile.identifier) or _format(profile, profile.identifier)
