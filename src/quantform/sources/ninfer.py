@@ -1,0 +1,290 @@
+"""`.ninfer` artifacts as tensors: by the names of their parameters, whatever objects those are made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._registry import near_matches
+from quantform._rows import Rows, as_rows, matrix_shape, runs
+from quantform._scalars import as_dtype, output_dtype
+from quantform._sizes import human_bytes, product
+from quantform.container import Artifact, Binding, Component, Directory, TensorRecord, Use
+from quantform.errors import UnknownNameError, UnsupportedError
+from quantform.formats import FORMATS, DirectFormat, Words
+from quantform.sources._protocol import Source, Tensor
+from quantform.sources.ninfer_matrix import Extent, Matrix, join, whole
+
+__all__ = ["NinferSource", "NinferTensor"]
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+class NinferTensor(Tensor):
+    """One parameter of an open artifact, or one of its tensor objects.
+
+    A parameter that is made of parts reads like a tensor of its own where the parts are whole rows of matrices of one
+    format, layout and row length (of direct formats: any elements). Where they are not, `decode` still works, but there
+    are no bytes that would be the tensor's payload.
+
+    Attributes:
+        name: The parameter's name, or the object's id.
+        shape: The object's shape; of a parameter in parts, the one that `metadata.quantform.shapes` records for it, if
+            the number of elements fits, else `[elements]`.
+        stored_shape: The shape in which the layout holds it: `[E * N, K]` for a bank of experts `[E, N, K]`.
+        format: The registered name, or several joined by `+`.
+        layout: The layout's name, or several joined by `+`.
+        nbytes: Bytes of the payload; where parts cannot be joined, their share of their objects.
+        objects: Ids of the objects that it is made of, in order, each once.
+    """
+
+    def __init__(self, artifact: Artifact, name: str, extents: Sequence[Extent], shape: tuple[int, ...]) -> None:
+        joined = join(artifact, extents)
+        self.name = name
+        self.format = "+".join(dict.fromkeys(extent.record.format for extent in extents))
+        self.layout = "+".join(dict.fromkeys(extent.record.layout for extent in extents))
+        self.objects = tuple(dict.fromkeys(extent.record.id for extent in extents))
+        self._artifact = artifact
+        self.shape = shape
+        self._matrix: Matrix | None = None
+        self._why = ""
+        if isinstance(joined, Matrix):
+            self._matrix = joined.reshaped(shape)
+            self._spans = [(self._matrix, 0, product(shape))]
+            self.stored_shape = self._matrix.shape
+            self.nbytes = self._matrix.nbytes
+        else:
+            self._why = joined
+            self._spans = [(whole(artifact, extent.record), extent.begin, extent.end) for extent in extents]
+            self.stored_shape = shape
+            self.nbytes = sum(
+                extent.record.nbytes * (extent.end - extent.begin) // extent.record.elements for extent in extents
+            )
+
+    def check(self) -> None:
+        """Check the objects that it is made of, without touching payloads; see `Artifact.check`.
+
+        Raises:
+            ArtifactError: One cannot be used.
+        """
+        for id in self.objects:
+            self._artifact.check(id)
+
+    def payload(self) -> _Bytes:
+        """The stored bytes, uint8 `[nbytes]`, read-only; a copy only where the bytes do not lie together.
+
+        Raises:
+            UnsupportedError: The parts cannot be joined into one payload; says why.
+            ArtifactError: An object cannot be used.
+        """
+        return self._joined().payload()
+
+    def read_into(self, offset: int, out: _Bytes) -> None:
+        """Fill `out` with the payload's bytes from `offset` on; see `payload`."""
+        self._joined().read_into(offset, out)
+
+    def words(self, rows: Rows | None = None) -> Words:
+        """The words of all rows or of some.
+
+        Words of all rows have the tensor's shape where a row of the tensor is a row of the object and the words know
+        shapes of that rank; else they have `stored_shape`.
+
+        Raises:
+            UnsupportedError: The parts cannot be joined, or the rows asked for are no whole stored rows.
+            ArtifactError: An object cannot be used.
+        """
+        matrix = self._joined()
+        if rows is None:
+            return matrix.words_as(self.shape)
+        if matrix_shape(self.shape)[1] != matrix_shape(matrix.shape)[1]:
+            raise UnsupportedError(
+                f"rows of shape {list(self.shape)} are not whole rows of the stored {list(matrix.shape)}",
+                where=self._where,
+                hint="Take the words of all rows, or decode the rows",
+            )
+        return matrix.words(rows)
+
+    def decode(self, dtype: npt.DTypeLike | None = None, rows: Rows | None = None) -> npt.NDArray[Any]:
+        """The values, decoded exactly a bounded piece at a time and converted once; see `Tensor.decode`.
+
+        Of a tensor in several formats, `dtype` None is float32, or float64 where `int32` is among them.
+
+        Raises:
+            ArtifactError: An object cannot be used.
+        """
+        self.check()
+        wanted = self._dtype(dtype)
+        count, columns = matrix_shape(self.shape)
+        if rows is None:
+            out = self._allocate(self.shape, wanted)
+            self._decode(0, count * columns, out.reshape(-1))
+            return out
+        chosen = as_rows(rows, count)
+        out = self._allocate((len(chosen), columns), wanted)
+        at = 0
+        for first, end in runs(chosen):
+            self._decode(first * columns, end * columns, out[at : at + end - first].reshape(-1))
+            at += end - first
+        return out
+
+    @property
+    def _where(self) -> str:
+        return f"{self._artifact.path}, tensor {self.name!r}"
+
+    def _joined(self) -> Matrix:
+        self.check()
+        if self._matrix is None:
+            raise UnsupportedError(
+                f"the parts have no common payload: {self._why}",
+                where=self._where,
+                hint=f"Decode it, or read its objects: {', '.join(self.objects[:4])}",
+            )
+        return self._matrix
+
+    def _decode(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
+        """Elements `[begin, end)` of the tensor, from the extents that hold them."""
+        at = 0
+        for matrix, first, last in self._spans:
+            low, high = max(begin, at), min(end, at + last - first)
+            if low < high:
+                matrix.decode_into(first + low - at, first + high - at, out[low - begin : high - begin])
+            at += last - first
+
+    def _dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+        formats = {FORMATS[name] for name in self.format.split("+")}
+        if dtype is not None:
+            return as_dtype(dtype) if all(isinstance(one, DirectFormat) for one in formats) else output_dtype(dtype)
+        if len(formats) == 1:
+            (only,) = formats
+            return only.scalar.dtype if isinstance(only, DirectFormat) else np.dtype(np.float32)
+        return np.dtype(np.float64 if FORMATS["int32"] in formats else np.float32)
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, ValueError):
+            raise UnsupportedError(
+                "the values do not fit in memory",
+                where=self._where,
+                found=human_bytes(product(shape) * dtype.itemsize),
+                hint="Decode fewer rows at a time",
+            ) from None
+
+
+class NinferSource(Source[NinferTensor]):
+    """An open `.ninfer` artifact: its parameters in the order of the directory's `bindings`.
+
+    Attributes:
+        artifact: The reader below.
+        directory: The whole directory.
+        components: Component id to record.
+        uses: How parameters are used.
+        metadata: The directory's `metadata`, or nothing.
+        objects: Every tensor object by its id, also those that no parameter is bound to.
+        resources: Role to bytes; see `resources`.
+
+    Raises:
+        FileError: The entry file cannot be read or breaks the rules of the container.
+    """
+
+    kind = "ninfer"
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.artifact = Artifact(path)
+        self.files = self.artifact.files
+        self.directory: Directory = self.artifact.directory
+        self.components: Mapping[str, Component] = self.directory.components
+        self.uses: tuple[Use, ...] = self.directory.uses
+        self.metadata = self.directory.metadata or {}
+        self.resources: Mapping[str, bytes] = _Resources(self.artifact)
+        tensors = {id: one for id, one in self.artifact.objects.items() if isinstance(one, TensorRecord)}
+        self.objects: Mapping[str, NinferTensor] = {
+            id: NinferTensor(self.artifact, id, [Extent(one, 0, one.elements)], one.shape)
+            for id, one in tensors.items()
+        }
+        self._tensors = {name: self._bound(name, binding, tensors) for name, binding in self.directory.bindings.items()}
+
+    @property
+    def artifact_id(self) -> str:
+        """32 lower-case hexadecimal digits."""
+        return self.artifact.artifact_id
+
+    def check(self, id: str) -> None:
+        """Check that an object, tensor or resource, can be used; see `Artifact.check`."""
+        self.artifact.check(id)
+
+    def describe(self) -> str:
+        """Version, number of tensors, of objects and of files."""
+        files = f" in {len(self.files)} files" if len(self.files) > 1 else ""
+        return f".ninfer version 3, {len(self)} tensors, {len(self.artifact.objects)} objects{files}"
+
+    def close(self) -> None:
+        """Close every file. Arrays that were given out stay valid."""
+        self.artifact.close()
+
+    def __repr__(self) -> str:
+        return f"<NinferSource {str(self.path)!r}, {len(self)} tensors>"
+
+    def _bound(self, name: str, binding: Binding, tensors: Mapping[str, TensorRecord]) -> NinferTensor:
+        if binding.object is not None:
+            record = tensors[binding.object]
+            return NinferTensor(self.artifact, name, [Extent(record, 0, record.elements)], record.shape)
+        extents = [Extent(tensors[part.object], *part.range) for part in binding.parts or ()]
+        elements = sum(extent.end - extent.begin for extent in extents)
+        return NinferTensor(self.artifact, name, extents, _shape(self.metadata, name, elements))
+
+
+class _Resources(Mapping[str, bytes]):
+    """The bytes of resources by role, read when they are asked for.
+
+    A role that a second component has too is listed as `component/role` there.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._artifact = artifact
+        self._ids: dict[str, str] = {}
+        for component, record in artifact.directory.components.items():
+            for role, id in record.resources.items():
+                self._ids[f"{component}/{role}" if role in self._ids else role] = id
+
+    def __getitem__(self, role: str) -> bytes:
+        id = self._ids.get(role)
+        if id is None:
+            raise UnknownNameError(
+                f"no resource has the role {role!r}", where=str(self._artifact.path), hint=near_matches(role, self._ids)
+            )
+        return self._artifact.view(id).tobytes()
+
+    def __contains__(self, role: object) -> bool:
+        return role in self._ids
+
+    def get(self, role: str, default: Any = None) -> Any:  # noqa: ANN401 - Mapping's own signature
+        return self[role] if role in self._ids else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def size(self, role: str) -> int:
+        """Bytes of a resource, without reading it."""
+        return self._artifact.record(self._ids[role]).nbytes
+
+
+def _shape(metadata: Mapping[str, Any], name: str, elements: int) -> tuple[int, ...]:
+    """What `metadata.quantform.shapes` says of a parameter, if that fits; open content, so any of it may be anything."""
+    found: Any = metadata
+    for key in ("quantform", "shapes", name):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, list) or len(found) > 16:
+        return (elements,)
+    if not all(type(dimension) is int and dimension > 0 for dimension in found) or product(found) != elements:
+        return (elements,)
+    return tuple(found)
