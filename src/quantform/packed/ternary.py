@@ -16,7 +16,7 @@ F32 = npt.NDArray[np.float32]
 _POWERS = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
 
 
-def _trits(data: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
+def trits(data: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
     """`count` base-3 digits of each byte, most significant first, all bytes' first digits first.
 
     A byte holds its digits as a fraction of 256: multiplying by a power of three drops the leading digits over the top
@@ -29,7 +29,7 @@ def _trits(data: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
 def decode_tq1_0(blocks: npt.NDArray[Any]) -> F32:
     """`M(d, digit - 1)` with five digits a byte, and four in each byte of `high`."""
     q = blocks["q"]
-    digits = np.concatenate((_trits(q[:, :32], 5), _trits(q[:, 32:], 5), _trits(blocks["high"], 4)), axis=1)
+    digits = np.concatenate((trits(q[:, :32], 5), trits(q[:, 32:], 5), trits(blocks["high"], 4)), axis=1)
     return blocks["d"].astype(np.float32)[:, None] * (digits.astype(np.float32) - 1)
 
 

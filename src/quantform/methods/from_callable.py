@@ -1,0 +1,97 @@
+"""Python callables as methods.
+
+A callable takes a `Request` and returns what gives its rows: a function of `(first, end)`, or an object with a method
+`rows` of that signature. It may read everything it needs first. What it returns for a range is either words of the
+target format, of shape `[end - first, K]`, or, for a direct format, an array of the target's own number type.
+
+```python
+def halve(request):
+    inner = METHODS["grouped_absmax"].start(replace(request, parameters={}))
+
+    def rows(first, end):
+        words = inner.rows(first, end)
+        return replace(words, codes=words.codes // 2)
+
+    return rows
+```
+
+Its output is validated like any other method's, and its result must not depend on how the rows are cut either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from quantform.errors import ArgumentError
+from quantform.formats import FORMATS, DirectFormat, DirectWords, Nvfp4Words, Words
+from quantform.methods.assemble import validate
+from quantform.methods.method import Job, Method, Options
+from quantform.methods.request import Request
+
+__all__ = ["RowsOf", "callable_method"]
+
+RowsOf = Callable[[int, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _CallableJob(Job):
+    request: Request
+    name: str
+    read: RowsOf
+    divisor: set[int] = field(default_factory=set)
+
+    def rows(self, first: int, end: int) -> Words:
+        next(self.request.spans(first, end))  # refuses a range that leaves the target
+        found = self.read(first, end)
+        target, shape = self.request.format, (end - first, self.request.columns)
+        if isinstance(target, DirectFormat) and isinstance(found, np.ndarray):
+            if found.dtype != target.scalar.dtype or found.shape != shape:
+                raise self._refusal(f"{target.scalar.dtype} {list(shape)}", f"{found.dtype} {list(found.shape)}")
+            found = DirectWords(target, shape, np.ascontiguousarray(found).view(target.scalar.word_dtype))
+        if not isinstance(found, Words) or found.format.name != target.name or found.shape != shape:
+            what = f"{found.format} {list(found.shape)}" if isinstance(found, Words) else type(found).__name__
+            raise self._refusal(f"words of {target} {list(shape)}", what)
+        validate(found, first)
+        if isinstance(found, Nvfp4Words):
+            self.divisor.update(found.divisors.tolist())
+            if len(found.divisors) != 1 or len(self.divisor) != 1:
+                words = ", ".join(f"0x{word:08X}" for word in sorted(self.divisor))
+                raise self._refusal("one divisor word, the same for all rows", f"{len(found.divisors)} ({words})")
+        return found
+
+    def _refusal(self, expected: str, found: str) -> ArgumentError:
+        return ArgumentError(
+            "a method's rows are not what was asked for", where=self.name, expected=expected, found=found
+        )
+
+
+def callable_method(function: Callable[[Request], Any]) -> Method:
+    """A method of a Python callable, for any format; its name for provenance is `module:qualified name`."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    name = f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+    def begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - the callable finds them in its request
+        made = function(request)
+        read = getattr(made, "rows", made)
+        if not callable(read):
+            raise ArgumentError(
+                "a method gave nothing that gives rows",
+                where=name,
+                expected="a function of (first, end), or an object with such a method `rows`",
+                found=type(made).__name__,
+            )
+        return _CallableJob(request, name, read)
+
+    return Method(
+        name=name,
+        summary=(getattr(function, "__doc__", None) or "A Python callable.").strip().partition("\n")[0],
+        takes="either",
+        targets=tuple(FORMATS),
+        section="2",
+        parameters=None,
+        begin=begin,
+    )
