@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from quantform._rows import matrix_shape
 from quantform._sizes import as_shape
-from quantform.errors import ArgumentError
-from quantform.formats import DirectFormat, DirectWords, Format, Words
-from quantform.layouts.layout import Payload, Plane, RowPlaneLayout
+from quantform.formats import FORMATS, DirectFormat, DirectWords, Format, Words
+from quantform.formats.checks import words_of
+from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, record_as
 
 __all__ = ["ContiguousLayout"]
 
@@ -20,7 +19,7 @@ class ContiguousLayout(RowPlaneLayout):
     """Direct formats of rank 0 to 16; shape `[]` is one word."""
 
     name = "contiguous_le_v1"
-    formats = ("bf16", "fp32", "int32")
+    formats = tuple(record.name for record in FORMATS.values() if isinstance(record, DirectFormat))
 
     def check(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[Format, tuple[int, ...]]:
         """Refuse other formats, ranks above 16 and divisors."""
@@ -30,33 +29,19 @@ class ContiguousLayout(RowPlaneLayout):
 
     def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:
         """One plane of words."""
-        return (Plane(0, matrix_shape(shape)[1] * _direct(format).scalar.nbytes),)
+        return (Plane(0, matrix_shape(shape)[1] * record_as(format, DirectFormat).scalar.nbytes),)
 
     def pack(self, words: Words) -> Payload:
-        """The words as little-endian bytes."""
+        """The words as little-endian bytes, without a copy where they are that already."""
         record, _ = self.check(words.format, words.shape)
         record.validate(words)
-        if not isinstance(words, DirectWords):
-            raise ArgumentError(f"layout {self.name} takes DirectWords", found=type(words).__name__)
-        stored = np.ascontiguousarray(words.words, _direct(record).scalar.stored_dtype)
+        direct = words_of(record, words, DirectWords)
+        stored = np.ascontiguousarray(direct.words, record_as(record, DirectFormat).scalar.stored_dtype)
         return stored.reshape(-1).view(np.uint8)
 
-    def unpack(
-        self,
-        payload: npt.ArrayLike,
-        format: str | Format,
-        shape: Sequence[int],
-        divisors: int = 1,
-    ) -> DirectWords:
-        """The words, a view of the payload on little-endian machines where it is aligned."""
-        record, dimensions = self.check(format, shape, divisors)
-        scalar = _direct(record).scalar
-        data = self._sized(payload, record, dimensions)
-        words = np.ascontiguousarray(data).view(scalar.stored_dtype).astype(scalar.word_dtype, copy=False)
-        return DirectWords(record, dimensions, words.reshape(dimensions))
-
-
-def _direct(format: Format) -> DirectFormat:
-    if not isinstance(format, DirectFormat):
-        raise ArgumentError("not a direct format", found=format.name)
-    return format
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> DirectWords:  # noqa: ARG002
+        scalar = record_as(format, DirectFormat).scalar
+        words = data.view(scalar.stored_dtype)
+        if not (words.flags.aligned and words.dtype.isnative):
+            words = words.astype(scalar.word_dtype)
+        return DirectWords(format, shape, words.view(scalar.word_dtype).reshape(shape))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy.typing as npt
-
 from quantform._rows import matrix_shape
 from quantform._sizes import as_shape
-from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, BlockWords, Format, GgufFormat, Words
-from quantform.layouts.layout import Payload, Plane, RowPlaneLayout
+from quantform.formats.checks import words_of
+from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, record_as
 
 __all__ = ["GgufBlocksLayout"]
 
@@ -26,37 +24,19 @@ class GgufBlocksLayout(RowPlaneLayout):
         record = self._known(format)
         self._no_divisors(divisors)
         dimensions = as_shape(shape, minimum_rank=2, maximum_rank=2)
-        _blocks(record).row_bytes(dimensions[1])
+        record_as(record, GgufFormat).row_bytes(dimensions[1])
         return record, dimensions
 
     def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:
         """One plane of blocks."""
-        return (Plane(0, _blocks(format).row_bytes(matrix_shape(shape)[1])),)
+        return (Plane(0, record_as(format, GgufFormat).row_bytes(matrix_shape(shape)[1])),)
 
     def pack(self, words: Words) -> Payload:
         """The blocks as they are, without a copy."""
         record, _ = self.check(words.format, words.shape)
         record.validate(words)
-        if not isinstance(words, BlockWords):
-            raise ArgumentError(f"layout {self.name} takes BlockWords", found=type(words).__name__)
-        return words.blocks.reshape(-1)
+        return words_of(record, words, BlockWords).blocks.reshape(-1)
 
-    def unpack(
-        self,
-        payload: npt.ArrayLike,
-        format: str | Format,
-        shape: Sequence[int],
-        divisors: int = 1,
-    ) -> BlockWords:
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> BlockWords:  # noqa: ARG002
         """The blocks, a view of the payload."""
-        record, dimensions = self.check(format, shape, divisors)
-        data = self._sized(payload, record, dimensions)
-        return BlockWords(
-            record, dimensions, data.reshape(dimensions[0], _blocks(record).row_bytes(dimensions[1]))
-        )
-
-
-def _blocks(format: Format) -> GgufFormat:
-    if not isinstance(format, GgufFormat):
-        raise ArgumentError("not a block format", found=format.name)
-    return format
+        return BlockWords(format, shape, data.reshape(shape[0], record_as(format, GgufFormat).row_bytes(shape[1])))

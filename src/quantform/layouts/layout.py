@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import Rows, as_rows, matrix_shape, runs
-from quantform._sizes import fits_u64
+from quantform._sizes import as_shape, fits_u64
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, Format, Words
 
-__all__ = ["Layout", "Payload", "Plane", "ReadInto"]
+__all__ = [
+    "PLANE_ALIGNMENT",
+    "Layout",
+    "PaddingFault",
+    "Payload",
+    "Plane",
+    "ReadInto",
+    "RowPlaneLayout",
+    "as_count",
+    "as_matrix",
+    "reader_of",
+    "record_as",
+]
+
+F = TypeVar("F", bound=Format)
 
 Payload = npt.NDArray[np.uint8]
 ReadInto = Callable[[int, npt.NDArray[np.uint8]], None]
 """Fills the whole array with the payload's bytes from an offset on."""
+
+PLANE_ALIGNMENT = 256
+"""What the first byte of a plane is a multiple of, where a layout has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +51,83 @@ class Plane:
 
     offset: int
     row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingFault:
+    """Padding of one kind that is not what the layout writes. The words can be read all the same.
+
+    Attributes:
+        kind: Which padding it is: `"gap between planes"`, `"codes past the last column"`, ...
+        offset: The first wrong byte in the payload.
+        expected: What canonical padding has there.
+        found: What is there.
+        count: How many bytes of this padding are wrong.
+    """
+
+    kind: str
+    offset: int
+    expected: int
+    found: int
+    count: int
+
+    def __str__(self) -> str:
+        number = "the only one" if self.count == 1 else f"the first of {self.count}"
+        return (
+            f"byte {self.offset} of the payload, {self.kind}: "
+            f"expected 0x{self.expected:02X}, found 0x{self.found:02X}, {number}"
+        )
+
+
+def reader_of(payload: Payload) -> ReadInto:
+    """Reads a payload that is in memory."""
+
+    def read(offset: int, out: npt.NDArray[np.uint8]) -> None:
+        out[...] = payload[offset : offset + out.size]
+
+    return read
+
+
+def record_as(format: Format, kind: type[F]) -> F:
+    """`format` itself, as a record of the kind that a layout places.
+
+    Raises:
+        ArgumentError: It is of another kind, whatever its name says.
+    """
+    if not isinstance(format, kind):
+        raise ArgumentError(f"format {format.name} is not described as {kind.__name__}", found=type(format).__name__)
+    return format
+
+
+def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """A shape `[N, K]`, both positive.
+
+    Raises:
+        ArgumentError: It is another.
+    """
+    dimensions = as_shape(shape, minimum_rank=2, maximum_rank=2)
+    if 0 in dimensions:
+        raise ArgumentError(
+            "a dimension of the matrix is zero", expected="[N, K], both positive", found=list(dimensions)
+        )
+    return dimensions[0], dimensions[1]
+
+
+def as_count(divisors: int) -> int:
+    """The number of divisors, an integer of at least 1.
+
+    Raises:
+        ArgumentError: It is not.
+    """
+    try:
+        count = 0 if isinstance(divisors, bool) else operator.index(divisors)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ArgumentError(
+            "divisors is not a number of divisors", expected="an integer of at least 1", found=repr(divisors)
+        )
+    return count
 
 
 class Layout(ABC):
@@ -61,14 +157,13 @@ class Layout(ABC):
         """The format's record and the shape as integers, once the layout is known to hold them."""
 
     @abstractmethod
-    def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:
-        """Bytes of a checked tensor."""
-
-    @abstractmethod
     def pack(self, words: Words) -> Payload:
-        """The payload of `words`, padding included, uint8 `[encoded_size]`."""
+        """The payload of `words`, padding included, uint8 `[encoded_size]`.
 
-    @abstractmethod
+        Raises:
+            WordsError: A word is not legal in its format.
+        """
+
     def unpack(
         self,
         payload: npt.ArrayLike,
@@ -76,14 +171,86 @@ class Layout(ABC):
         shape: Sequence[int],
         divisors: int = 1,
     ) -> Words:
-        """The words in `payload`, without copying where the layout allows it.
+        """The words in `payload`, without copying where the layout allows it; padding is not looked at.
 
         Raises:
             ArgumentError: The payload is not as long as the layout computes.
         """
+        record, dimensions = self.check(format, shape, divisors)
+        data = np.asarray(memoryview(payload) if isinstance(payload, bytes) else payload)
+        if data.dtype != np.uint8 or data.ndim != 1:
+            raise ArgumentError(
+                "payload is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {list(data.shape)}"
+            )
+        size = self.encoded_size(record, dimensions, divisors)
+        if data.size != size:
+            raise ArgumentError(
+                f"payload of {record} {list(dimensions)} in {self.name} has the wrong length",
+                expected=f"{size} bytes",
+                found=f"{data.size} bytes",
+            )
+        return self._unpack(np.ascontiguousarray(data), record, dimensions, divisors)
+
+    @abstractmethod
+    def words_of_rows(
+        self,
+        read: ReadInto,
+        format: str | Format,
+        shape: Sequence[int],
+        rows: Rows,
+        divisors: int = 1,
+    ) -> Words:
+        """The words of some rows of a stored tensor, of shape `[len(rows), K]`; no other row's codes are read.
+
+        Args:
+            read: Fills an array with the payload's bytes.
+            format: The tensor's format.
+            shape: The stored tensor's shape `[..., K]`.
+            rows: Which rows of the flattened leading axes; order and repeats are kept, and there may be none.
+            divisors: The stored tensor's number of divisors.
+
+        Raises:
+            ArgumentError: The layout does not hold such a tensor, or a row is outside it.
+        """
+
+    def check_padding(
+        self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1
+    ) -> tuple[PaddingFault, ...]:
+        """What is wrong with the padding of a stored tensor, one fault for each kind of padding; none if canonical.
+
+        Args:
+            read: Fills an array with the payload's bytes.
+            format: The tensor's format.
+            shape: The tensor's shape.
+            divisors: The tensor's number of divisors.
+        """
+        record, dimensions = self.check(format, shape, divisors)
+        faults: dict[str, PaddingFault] = {}
+        for fault in self._padding_faults(read, record, dimensions):
+            first = faults.get(fault.kind, fault)
+            count = fault.count + (first.count if fault.kind in faults else 0)
+            faults[fault.kind] = PaddingFault(first.kind, first.offset, first.expected, first.found, count)
+        return tuple(faults.values())
+
+    @abstractmethod
+    def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:
+        """Bytes of a checked tensor."""
+
+    @abstractmethod
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> Words:
+        """The words in a contiguous payload of a checked tensor, or of one without rows."""
+
+    def _padding_faults(
+        self,
+        read: ReadInto,  # noqa: ARG002
+        format: Format,  # noqa: ARG002
+        shape: tuple[int, ...],  # noqa: ARG002
+    ) -> Iterator[PaddingFault]:
+        """The faults of a checked tensor, by kind and then by rising offset; this layout pads nothing."""
+        yield from ()
 
     def _known(self, format: str | Format) -> Format:
-        record = FORMATS[format] if isinstance(format, str) else format
+        record = format if isinstance(format, Format) else FORMATS[format]
         if record.name not in self.formats:
             raise ArgumentError(
                 f"layout {self.name} does not accept format {record.name}", expected=" or ".join(self.formats)
@@ -91,21 +258,8 @@ class Layout(ABC):
         return record
 
     def _no_divisors(self, divisors: int) -> None:
-        if divisors != 1:
+        if as_count(divisors) != 1:
             raise ArgumentError(f"layout {self.name} has no divisors", expected=1, found=divisors)
-
-    def _sized(self, payload: npt.ArrayLike, format: Format, shape: tuple[int, ...], divisors: int = 1) -> Payload:
-        data = np.asarray(payload)
-        if data.dtype != np.uint8 or data.ndim != 1:
-            raise ArgumentError("payload is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {data.shape}")
-        size = self.encoded_size(format, shape, divisors)
-        if data.size != size:
-            raise ArgumentError(
-                f"payload of {format} {list(shape)} in {self.name} has the wrong length",
-                expected=f"{size} bytes",
-                found=f"{data.size} bytes",
-            )
-        return data
 
 
 class RowPlaneLayout(Layout):
@@ -113,11 +267,7 @@ class RowPlaneLayout(Layout):
 
     @abstractmethod
     def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:
-        """The planes of a checked tensor, by rising offset; bytes between and after them are zeros."""
-
-    def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
-        last = self.planes(format, shape)[-1]
-        return last.offset + matrix_shape(shape)[0] * last.row_bytes
+        """The planes of a checked tensor, by rising offset; bytes between them are zeros, and none follow."""
 
     def take_rows(self, read: ReadInto, format: str | Format, shape: Sequence[int], rows: Rows) -> Payload:
         """The payload of a matrix made of some rows of another: whole spans, copied plane by plane.
@@ -129,7 +279,7 @@ class RowPlaneLayout(Layout):
             rows: Which rows; order and repeats are kept.
 
         Returns:
-            The payload of shape `[len(rows), K]`.
+            The payload of shape `[len(rows), K]`; no bytes for no rows.
         """
         record, dimensions = self.check(format, shape)
         count, columns = matrix_shape(dimensions)
@@ -139,11 +289,42 @@ class RowPlaneLayout(Layout):
             return np.zeros(0, np.uint8)
         result = np.zeros(self.encoded_size(record, taken), np.uint8)
         for source, target in zip(self.planes(record, dimensions), self.planes(record, taken), strict=True):
-            if not source.row_bytes:
-                continue
             at = target.offset
             for first, end in runs(chosen):
                 size = (end - first) * source.row_bytes
                 read(source.offset + first * source.row_bytes, result[at : at + size])
                 at += size
         return result
+
+    def words_of_rows(
+        self,
+        read: ReadInto,
+        format: str | Format,
+        shape: Sequence[int],
+        rows: Rows,
+        divisors: int = 1,
+    ) -> Words:
+        """The words in what `take_rows` gives."""
+        record, dimensions = self.check(format, shape, divisors)
+        count, columns = matrix_shape(dimensions)
+        chosen = as_rows(rows, count)
+        payload = self.take_rows(read, record, dimensions, chosen)
+        return self._unpack(payload, record, (len(chosen), columns), divisors)
+
+    def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
+        last = self.planes(format, shape)[-1]
+        return last.offset + matrix_shape(shape)[0] * last.row_bytes
+
+    def _padding_faults(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[PaddingFault]:
+        """The gaps between the planes."""
+        rows = matrix_shape(shape)[0]
+        end = 0
+        for plane in self.planes(format, shape):
+            gap = np.empty(plane.offset - end, np.uint8)
+            if gap.size:
+                read(end, gap)
+                wrong = np.flatnonzero(gap)
+                if wrong.size:
+                    first = int(wrong[0])
+                    yield PaddingFault("the gap between planes", end + first, 0, int(gap[first]), wrong.size)
+            end = plane.offset + rows * plane.row_bytes

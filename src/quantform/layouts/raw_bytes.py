@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy.typing as npt
-
+from quantform._rows import Rows
 from quantform._sizes import fits_u64
 from quantform.errors import ArgumentError
 from quantform.formats import Format, Words
-from quantform.layouts.layout import Layout, Payload
+from quantform.layouts.layout import Layout, Payload, ReadInto
 
 __all__ = ["RawBytesLayout"]
 
@@ -42,14 +41,18 @@ class RawBytesLayout(Layout):
         """Refuse every tensor."""
         raise self._refusal(words.format)
 
-    def unpack(
+    def words_of_rows(
         self,
-        payload: npt.ArrayLike,  # noqa: ARG002
+        read: ReadInto,  # noqa: ARG002
         format: str | Format,
         shape: Sequence[int],  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
         divisors: int = 1,  # noqa: ARG002
     ) -> Words:
         """Refuse every tensor."""
+        raise self._refusal(format)
+
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> Words:  # noqa: ARG002
         raise self._refusal(format)
 
     def _refusal(self, format: str | Format) -> ArgumentError:

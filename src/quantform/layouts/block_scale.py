@@ -1,0 +1,164 @@
+"""`block_scale_k16_m128x4_v1`: NVFP4 codes by rows, scales in tiles of 128 rows and 4 groups, then the divisors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._rows import Rows, as_rows, runs
+from quantform._sizes import align_up
+from quantform.errors import ArgumentError
+from quantform.formats import Format, Nvfp4Words, Words
+from quantform.formats.checks import words_of
+from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, ReadInto, as_count, as_matrix
+
+__all__ = ["BlockScaleLayout"]
+
+_TILE_ROWS = 128
+_TILE_COLUMNS = 64
+# Bytes of scale tiles that a gather of rows holds at a time; a row needs few bytes of the tile it lies in.
+_GATHERED_BYTES = 1 << 20
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class BlockScaleLayout(Layout):
+    """`nvfp4` as `[N, K]`, N a multiple of 128 and K of 64; each divisor covers whole tiles of 128 rows.
+
+    A row's scales are not one span, so rows are read as words: its codes as they are, its scales out of their tiles.
+    """
+
+    name = "block_scale_k16_m128x4_v1"
+    formats = ("nvfp4",)
+
+    def check(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[Format, tuple[int, ...]]:
+        """Refuse other formats, ranks other than 2, partial tiles, and divisors that do not cover whole tiles."""
+        record = self._known(format)
+        rows, columns = as_matrix(shape)
+        for axis, dimension, multiple in ((0, rows, _TILE_ROWS), (1, columns, _TILE_COLUMNS)):
+            if dimension % multiple:
+                raise ArgumentError(
+                    f"dimension {axis} of shape {[rows, columns]} is not whole tiles of {self.name}",
+                    expected=f"a multiple of {multiple}",
+                    found=dimension,
+                )
+        count = as_count(divisors)
+        if rows % (count * _TILE_ROWS):
+            raise ArgumentError(
+                f"{count} divisors do not share {rows} rows in whole tiles of {_TILE_ROWS}",
+                expected=f"a divisor of {rows // _TILE_ROWS}",
+                found=count,
+            )
+        return record, (rows, columns)
+
+    def pack(self, words: Words) -> Payload:
+        """Place codes and divisors; bring the scales into their tiles."""
+        record, _ = self.check(words.format, words.shape)
+        record.validate(words)
+        words = words_of(record, words, Nvfp4Words)
+        record, shape = self.check(record, words.shape, words.divisors.size)
+        payload = np.zeros(self.encoded_size(record, shape, words.divisors.size), np.uint8)
+        payload[: words.codes.size].reshape(words.codes.shape)[...] = words.codes
+        scales, divisors = _scale_offset(shape), _divisor_offset(shape)
+        _by_rows(payload[scales:divisors], shape)[...] = _in_quarters(words.scales, shape)
+        payload[divisors:].view("<u4")[...] = words.divisors
+        return payload
+
+    def words_of_rows(
+        self,
+        read: ReadInto,
+        format: str | Format,
+        shape: Sequence[int],
+        rows: Rows,
+        divisors: int = 1,
+    ) -> Nvfp4Words:
+        """The words of some rows; the scales of the tiles that these lie in are read whole.
+
+        The words have as few divisors as can say what the rows have: where the rows of different source matrices are
+        mixed, the rows fall into equal shares of one source matrix each, in the worst case shares of one row.
+        """
+        record, dimensions = self.check(format, shape, divisors)
+        columns = dimensions[1]
+        chosen = as_rows(rows, dimensions[0])
+        codes = np.empty((len(chosen), columns // 2), np.uint8)
+        at = 0
+        for first, end in runs(chosen):
+            read(first * columns // 2, codes[at : at + end - first].reshape(-1))
+            at += end - first
+        numbers = np.asarray(chosen, np.int64)
+        words = np.empty(divisors, "<u4")
+        read(_divisor_offset(dimensions), words.view(np.uint8))
+        sources = _sources(numbers // (dimensions[0] // divisors))
+        return Nvfp4Words(
+            record,
+            (len(chosen), columns),
+            codes,
+            _gather_scales(read, dimensions, numbers),
+            words.astype(np.uint32)[sources],
+        )
+
+    def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
+        return _divisor_offset(shape) + 4 * divisors
+
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> Nvfp4Words:  # noqa: ARG002
+        """The codes are a view of the payload."""
+        rows, columns = shape
+        scales = np.empty((rows, columns // 16), np.uint8)
+        _in_quarters(scales, shape)[...] = _by_rows(data[_scale_offset(shape) : _divisor_offset(shape)], shape)
+        words = data[_divisor_offset(shape) :].view("<u4").astype(np.uint32)
+        return Nvfp4Words(format, shape, data[: rows * columns // 2].reshape(rows, columns // 2), scales, words)
+
+
+def _scale_offset(shape: tuple[int, ...]) -> int:
+    return align_up(shape[0] * shape[1] // 2, PLANE_ALIGNMENT)
+
+
+def _divisor_offset(shape: tuple[int, ...]) -> int:
+    return _scale_offset(shape) + shape[0] * shape[1] // 16
+
+
+def _in_quarters(scales: Bytes, shape: tuple[int, ...]) -> Bytes:
+    """Natural scales as a view `[row tile, quarter, row in quarter, column tile, group in tile]`."""
+    return scales.reshape(-1, 4, 32, shape[1] // _TILE_COLUMNS, 4)
+
+
+def _by_rows(plane: Bytes, shape: tuple[int, ...]) -> Bytes:
+    """Stored scales, `[row tile, column tile, row in quarter, quarter, group in tile]`, as a view in natural order."""
+    return plane.reshape(-1, shape[1] // _TILE_COLUMNS, 32, 4, 4).transpose(0, 3, 2, 1, 4)
+
+
+def _gather_scales(read: ReadInto, shape: tuple[int, ...], rows: npt.NDArray[np.int64]) -> Bytes:
+    """Natural scales of some rows, `[rows, K / 16]`, from the tiles that they lie in."""
+    groups = shape[1] // 16
+    scales = np.empty((len(rows), groups), np.uint8)
+    tiles, tile_of_row = np.unique(rows // _TILE_ROWS, return_inverse=True)
+    order = np.argsort(tile_of_row, kind="stable")
+    sorted_tiles = tile_of_row[order]
+    tile_bytes = _TILE_ROWS * groups
+    for first, end in _batches(len(tiles), max(1, _GATHERED_BYTES // tile_bytes)):
+        plane = np.empty((end - first) * tile_bytes, np.uint8)
+        at = 0
+        for begin, stop in runs(tiles[first:end]):
+            size = (stop - begin) * tile_bytes
+            read(_scale_offset(shape) + begin * tile_bytes, plane[at : at + size])
+            at += size
+        natural = _by_rows(plane, shape).reshape(-1, groups)
+        some = order[np.searchsorted(sorted_tiles, first) : np.searchsorted(sorted_tiles, end)]
+        scales[some] = natural[(tile_of_row[some] - first) * _TILE_ROWS + rows[some] % _TILE_ROWS]
+    return scales
+
+
+def _batches(count: int, size: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, count, size):
+        yield first, min(first + size, count)
+
+
+def _sources(source_of_row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The source matrix of each share, for the fewest equal shares that lie in one source matrix each."""
+    if not source_of_row.size:
+        return np.zeros(1, np.int64)
+    changes = np.flatnonzero(np.diff(source_of_row)) + 1
+    share = int(np.gcd.reduce(np.append(changes, source_of_row.size)))
+    return source_of_row[::share]

@@ -1,0 +1,48 @@
+"""`row_scale_v1`: a plane of FP8 codes, then a plane of BF16 multipliers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quantform._sizes import align_up
+from quantform.formats import Format, RowScaledWords, Words
+from quantform.formats.checks import words_of
+from quantform.layouts.layout import PLANE_ALIGNMENT, Payload, Plane, RowPlaneLayout, as_matrix
+
+__all__ = ["RowScaleLayout"]
+
+
+class RowScaleLayout(RowPlaneLayout):
+    """Row-major codes, zeros to the next multiple of 256, one little-endian multiplier a row."""
+
+    name = "row_scale_v1"
+    formats = ("fp8_e4m3fn_row_bf16",)
+
+    def check(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[Format, tuple[int, ...]]:
+        """Refuse other formats, ranks other than 2, empty matrices and divisors."""
+        record = self._known(format)
+        self._no_divisors(divisors)
+        return record, as_matrix(shape)
+
+    def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:  # noqa: ARG002
+        """The codes, then the multipliers."""
+        rows, columns = shape
+        return Plane(0, columns), Plane(align_up(rows * columns, PLANE_ALIGNMENT), 2)
+
+    def pack(self, words: Words) -> Payload:
+        """Place codes and multipliers."""
+        record, shape = self.check(words.format, words.shape)
+        record.validate(words)
+        words = words_of(record, words, RowScaledWords)
+        payload = np.zeros(self.encoded_size(record, shape), np.uint8)
+        payload[: words.codes.size].reshape(shape)[...] = words.codes
+        payload[-2 * shape[0] :].view("<u2")[...] = words.scales
+        return payload
+
+    def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowScaledWords:  # noqa: ARG002
+        """The codes are a view of the payload."""
+        codes, scales = self.planes(format, shape)
+        words = data[scales.offset :].view("<u2").astype(np.uint16)
+        return RowScaledWords(format, shape, data[: shape[0] * codes.row_bytes].reshape(shape), words)
