@@ -23,7 +23,7 @@ from quantform.sources.gguf_cursor import Cursor
 if TYPE_CHECKING:
     from quantform._files import MappedFile
 
-__all__ = ["GGUFArray", "GGUFField", "GGUFMetadata", "GGUFValue", "ValueType", "read_field"]
+__all__ = ["GGUFArray", "GGUFField", "GGUFMetadata", "ValueType", "read_field"]
 
 _NESTING = 16
 
@@ -296,6 +296,8 @@ class GGUFArray(Sequence[Any]):
         """Where a string or an inner array begins: all up to the farthest one asked for are noted, 8 bytes each."""
         places = self._places
         if len(places) <= number:
+            # Walking a mapping whose file has shrunk would end the process; taking a view looks at its size first.
+            self._context.file.view(self._field.offset, self._field.nbytes)
             cursor = self._cursor(self._next)
             while len(places) <= number:
                 places.append(cursor.at)
@@ -312,11 +314,10 @@ class GGUFArray(Sequence[Any]):
         return cursor
 
 
-GGUFValue = int | float | bool | str | GGUFArray
-
-
-class GGUFMetadata(Mapping[str, GGUFValue]):
+class GGUFMetadata(Mapping[str, Any]):
     """The metadata of one file: a read-only mapping in file order whose values are decoded at each look-up.
+
+    A value is an int, float, bool, str or `GGUFArray`.
 
     Raises:
         UnknownNameError: There is no such key.
@@ -345,15 +346,14 @@ class GGUFMetadata(Mapping[str, GGUFValue]):
         skip = 8 if field.type is _STRING else 0
         return self._file.view(field.offset + skip, field.nbytes - skip).tobytes()
 
-    def __getitem__(self, key: str) -> GGUFValue:
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - int, float, bool, str or GGUFArray
         field = self.field(key)
         context = _Context(self._file, self._big_endian, key)
         if field.type is _ARRAY:
             return GGUFArray(context, field)
         if field.type is _STRING:
             return context.text(self.raw(key), field.offset + 8)
-        value: int | float | bool = context.numbers(field.type, field.offset, 1)[0].item()
-        return value
+        return context.numbers(field.type, field.offset, 1)[0].item()
 
     def __contains__(self, key: object) -> bool:
         return key in self._fields

@@ -64,11 +64,11 @@ def _siblings(stack: ExitStack, opened: Opened, count: int) -> list[Opened]:
             found=repr(path.name),
             hint="Give all parts their original names",
         )
-    if count > _PARTS_MAX or int(match["count"]) != count:
+    if count > _PARTS_MAX or int(match["count"]) != count or not 1 <= int(match["number"]) <= count:
         raise GGUFError(
             "name and metadata disagree on the number of parts",
             where=str(path),
-            expected=f"split.count {int(match['count'])}",
+            expected=f"split.count {int(match['count'])} of part {int(match['number'])}",
             found=count,
         )
     paths = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]

@@ -42,7 +42,6 @@ class GGUFTensor(Tensor):
         name: Its name in the file.
         shape: The logical shape: the original one where the file's `comfy.gguf.orig_shape.NAME` gives it with as many
             elements, else the stored one.
-        stored_shape: The file's dimensions, reversed into C order.
         format: A packed profile's identifier (`"gguf:q4_k"`), a scalar type's name (`"fp32"`), or `"ggml:142"` where
             the type's number is all that is certain.
         type_name: ggml's name of the type, `"Q4_K"`.
@@ -68,7 +67,7 @@ class GGUFTensor(Tensor):
         self.big_endian = big_endian
         self.name = placement.info.name
         self.shape = shape
-        self.stored_shape = placement.info.shape
+        self._stored_shape = placement.info.shape
         self.format = f"ggml:{record.id}" if dispute else record.format
         self.type_name = record.name
         self.ggml_type = record.id
@@ -78,6 +77,19 @@ class GGUFTensor(Tensor):
         self._type = record
         self._dispute = dispute
         self._order = record.order if big_endian else None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The file's dimensions, reversed into C order."""
+        return self._stored_shape
+
+    def check(self) -> None:
+        """Check that `words` and `decode` work.
+
+        Raises:
+            UnsupportedError: The type is unknown, removed or another program's, or the file contradicts its block size.
+        """
+        self._unit()
 
     @property
     def decodable(self) -> bool:
@@ -189,16 +201,16 @@ class GGUFTensor(Tensor):
     def _unit(self) -> Profile | Scalar:
         """What the tensor is made of, if that is known."""
         unit = self._type.profile or self._type.scalar
+        if unit is None:
+            raise UnsupportedError(
+                f"{self.type_name} tensors cannot be decoded", where=self._where(), hint=self._type.remedy
+            )
         if self._dispute is not None:
             raise UnsupportedError(
                 f"the {self.type_name} blocks of this file are not ggml's: {self._dispute}",
                 where=self._where(),
                 hint=f"Other programs used type {self.ggml_type} for blocks of another size. "
                 "Export the model in a current type of ggml",
-            )
-        if unit is None:
-            raise UnsupportedError(
-                f"{self.type_name} tensors cannot be decoded", where=self._where(), hint=self._type.remedy
             )
         return unit
 
