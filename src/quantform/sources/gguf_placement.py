@@ -100,12 +100,13 @@ def _start(file: MappedFile, header: GGUFHeader, info: TensorInfo, size: int | N
                 found=f"{file.size} bytes in all",
             )
         return min(start, file.size)
-    needed = size if size is not None and ggml_type(info.type).settled else 1
+    exact = size is not None and ggml_type(info.type).settled
+    needed = size if exact and size is not None else 1
     if start + needed > file.size:
         raise TruncatedFileError(
             "the tensor's data ends beyond the file",
             where=where,
-            expected=f"{'at least ' if size is None else ''}{needed} bytes at byte {start}",
+            expected=f"{'' if exact else 'at least '}{needed} bytes at byte {start}",
             found=f"{max(file.size - start, 0)} bytes there, {file.size} in all",
         )
     return start

@@ -89,12 +89,12 @@ class GGUFTensor(Tensor):
         Raises:
             UnsupportedError: The type is unknown, removed or another program's, or the file contradicts its block size.
         """
-        self._unit()
+        self._decoder()
 
     @property
     def decodable(self) -> bool:
-        """Whether `words` and `decode` work: the type is known, and the file does not contradict its block size."""
-        return self._dispute is None and (self._type.profile or self._type.scalar) is not None
+        """Whether `decode` works: the type is ggml's, and the file does not contradict its block size."""
+        return self._dispute is None and self._type.decodable
 
     def stored(self) -> _Bytes:
         """The bytes as the file has them, uint8 `[nbytes]`, read-only and without a copy."""
@@ -151,8 +151,10 @@ class GGUFTensor(Tensor):
 
         All rows and slices of little-endian files are views; other choices copy their rows and nothing else.
 
+        Blocks that another program defined (PQ2_0, PTQ1_0) are words as well, although nothing here decodes them.
+
         Raises:
-            UnsupportedError: The type is unknown, removed or another program's, or the file contradicts its block size.
+            UnsupportedError: The type is unknown or removed, or the file contradicts its block size.
         """
         unit = self._unit()
         count, columns = matrix_shape(self.stored_shape)
@@ -179,7 +181,7 @@ class GGUFTensor(Tensor):
             UnsupportedError: The type is unknown, removed or another program's, the file contradicts its block size, or
                 the values do not fit into memory.
         """
-        unit = self._unit()
+        unit = self._decoder()
         count, columns = matrix_shape(self.stored_shape)
         chosen = range(count) if rows is None else self._choose(rows)
         out = self._allocate((len(chosen), columns), self._output(unit, dtype))
@@ -202,17 +204,26 @@ class GGUFTensor(Tensor):
         """What the tensor is made of, if that is known."""
         unit = self._type.profile or self._type.scalar
         if unit is None:
-            raise UnsupportedError(
-                f"{self.type_name} tensors cannot be decoded", where=self._where(), hint=self._type.remedy
-            )
+            raise self._undecodable()
         if self._dispute is not None:
             raise UnsupportedError(
-                f"the {self.type_name} blocks of this file are not ggml's: {self._dispute}",
+                f"the {self.type_name} blocks of this file are not of {self.type_name}'s size: {self._dispute}",
                 where=self._where(),
-                hint=f"Other programs used type {self.ggml_type} for blocks of another size. "
-                "Export the model in a current type of ggml",
+                hint=f"Another program used type {self.ggml_type} for blocks of its own; "
+                "export the model in a current type of ggml",
             )
         return unit
+
+    def _decoder(self) -> Profile | Scalar:
+        """What the tensor is made of, if that can be decoded."""
+        if not self._type.decodable:
+            raise self._undecodable()
+        return self._unit()
+
+    def _undecodable(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.type_name} tensors cannot be decoded", where=self._where(), hint=self._type.remedy
+        )
 
     def _choose(self, rows: Rows) -> _Chosen:
         try:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from quantform._scalars import SCALARS, Scalar
 from quantform.packed import PROFILES, Profile
+from quantform.packed.outside import OUTSIDE_PROFILES
 
 __all__ = ["GGMLType", "ggml_type"]
 
@@ -27,7 +28,7 @@ class GGMLType:
         values: Values a block; None where the geometry is unknown.
         bytes: Bytes a block; None where the geometry is unknown.
         settled: Whether the geometry is beyond doubt.
-        profile: The packed profile.
+        profile: The block's record: a packed profile, or one of those outside ggml.
         scalar: The plain number type.
         remedy: What to do with a tensor that cannot be decoded, a sentence without its full stop.
     """
@@ -41,6 +42,11 @@ class GGMLType:
     profile: Profile | None = None
     scalar: Scalar | None = None
     remedy: str = ""
+
+    @property
+    def decodable(self) -> bool:
+        """Whether there is a decoder: for plain numbers and the packed profiles, not for blocks outside ggml."""
+        return self.scalar is not None or (self.profile is not None and self.profile.identifier in PROFILES)
 
     @property
     def order(self) -> npt.NDArray[np.intp] | None:
@@ -88,9 +94,6 @@ _REMOVED = {
     "IQ4_NL_8_8": (38, "Quantize the model again as IQ4_NL, which replaced it"),
 }
 
-# Types of programs other than ggml: number, values and bytes a block.
-_FOREIGN = {"PQ2_0": (142, 128, 34), "PTQ1_0": (143, 128, 28)}
-
 
 def _table() -> dict[int, GGMLType]:
     records = [
@@ -120,15 +123,17 @@ def _table() -> dict[int, GGMLType]:
     ]
     records += [
         GGMLType(
-            id=number,
-            name=name,
-            format=f"ggml:{number}",
-            values=values,
-            bytes=size,
+            id=profile.ggml_type,
+            name=profile.name,
+            format=f"ggml:{profile.ggml_type}",
+            values=profile.values,
+            bytes=profile.bytes,
             settled=False,
-            remedy="The type belongs to another program and is not in ggml. Export the model in a type of ggml",
+            profile=profile,
+            remedy="The type belongs to another program and is not in ggml. Take its words, or export the model in a "
+            "type of ggml",
         )
-        for name, (number, values, size) in _FOREIGN.items()
+        for profile in OUTSIDE_PROFILES.values()
     ]
     return {record.id: record for record in records}
 
