@@ -1,16 +1,26 @@
 """Picks the compiled kernels where they were built, else leaves the NumPy path alone.
 
-`QUANTFORM_NATIVE=0` in the environment leaves the kernels out; `QUANTFORM_NATIVE=1` makes their absence an error.
+The environment decides when this module is first imported:
+
+* `QUANTFORM_NATIVE=0` leaves the kernels out; `QUANTFORM_NATIVE=1` makes their absence an error.
+* `QUANTFORM_ISA` names the instruction set whose kernels run, instead of the best that the processor has.
+
+and at every call:
+
+* `QUANTFORM_THREADS` is how many threads a call may use that does not say it itself.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from types import ModuleType
 
-from quantform.errors import MissingExtraError
+from quantform.errors import ArgumentError, MissingExtraError
 
-__all__ = ["cpu_features", "kernels", "summary"]
+__all__ = ["cpu_features", "kernels", "summary", "thread_limit"]
+
+_MOST_THREADS = 1024
 
 
 def _load() -> ModuleType | None:
@@ -27,6 +37,15 @@ def _load() -> ModuleType | None:
                 hint="Install a C++20 compiler and reinstall quantform, or unset QUANTFORM_NATIVE",
             ) from error
         return None
+    if name := os.environ.get("QUANTFORM_ISA"):
+        try:
+            _kernels.use_instruction_set(name)
+        except ValueError:
+            raise ArgumentError(
+                "QUANTFORM_ISA names no instruction set that is compiled in and that this processor has",
+                expected=", ".join(_kernels.instruction_sets()),
+                found=repr(name),
+            ) from None
     return _kernels
 
 
@@ -42,7 +61,31 @@ def cpu_features() -> tuple[str, ...]:
 def summary() -> str:
     """One phrase for `quantform --version`."""
     if kernels is not None:
-        return f"compiled kernels ({', '.join(cpu_features()) or 'portable'})"
+        return f"compiled kernels ({kernels.instruction_set()})"
     if os.environ.get("QUANTFORM_NATIVE") == "0":
         return "NumPy path (QUANTFORM_NATIVE=0)"
     return "NumPy path (no compiled kernels in this installation)"
+
+
+def thread_limit(threads: int | None) -> int:
+    """How many threads a call may use: `threads`, else `QUANTFORM_THREADS`, else 0 for every CPU of the process.
+
+    Raises:
+        ArgumentError: The number is no integer from 1 to 1024.
+    """
+    if threads is None:
+        text = os.environ.get("QUANTFORM_THREADS")
+        if not text:
+            return 0
+        if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST_THREADS:
+            return int(text)
+        raise ArgumentError(
+            "QUANTFORM_THREADS is not a number of threads", expected=f"1 to {_MOST_THREADS}", found=repr(text)
+        )
+    try:
+        count = operator.index(threads)
+    except TypeError:
+        count = 0
+    if isinstance(threads, bool) or not 1 <= count <= _MOST_THREADS:
+        raise ArgumentError("threads is not a number of threads", expected=f"1 to {_MOST_THREADS}", found=repr(threads))
+    return count

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantform._scalars import convert
+from quantform._native import kernels, thread_limit
+from quantform._scalars import FLOAT_OUTPUTS, convert
 from quantform._scalars import output_dtype as checked_output_dtype
 from quantform._sizes import as_shape, product
 from quantform.errors import ArgumentError
@@ -20,6 +21,9 @@ __all__ = ["dequantize_packed", "payload_bytes"]
 _INT64_MAX = 2**63 - 1
 # Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
 _CHUNK_VALUES = 1 << 16
+# The compiled kernels store whole cache lines where an output begins at one.
+_LINE = 64
+_OUTPUT_NUMBERS = {dtype: number for number, dtype in enumerate(FLOAT_OUTPUTS.values())}
 
 
 def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
@@ -57,6 +61,7 @@ def dequantize_packed(
     output_dtype: npt.DTypeLike = "float32",
     *,
     out: npt.NDArray[Any] | None = None,
+    threads: int | None = None,
 ) -> npt.NDArray[Any]:
     """Decode packed blocks: the operator `DequantizePacked` of opset 29.
 
@@ -67,6 +72,8 @@ def dequantize_packed(
         shape: The logical shape, rank 1 or more; the last dimension is a multiple of the block's values.
         output_dtype: `"float32"`, `"float16"`, `"bfloat16"` or `"float64"` (or the NumPy type).
         out: Where to put the values: a C-contiguous, writable array of that shape and type that does not overlap `x`.
+        threads: How many threads the compiled kernels may use; by default `QUANTFORM_THREADS` of the environment, else
+            every CPU that the process may use. Small outputs take one. The values do not depend on it.
 
     Returns:
         The values, `shape`-d: computed in binary32 with one rounding an operation and converted once, to nearest with
@@ -74,12 +81,14 @@ def dequantize_packed(
 
     Raises:
         UnknownNameError: `format` is no profile; it takes no parameters.
-        ArgumentError: The payload's type or length, the shape, the type or `out` breaks the operator's contract.
+        ArgumentError: The payload's type or length, the shape, the type or `out` breaks the operator's contract, or
+            `threads` is out of range.
     """
     profile = PROFILES[format]
     dtype = checked_output_dtype(output_dtype)
     size = payload_bytes(profile, shape)
     dimensions = as_shape(shape)
+    limit = thread_limit(threads)
     data = _payload(x)
     if data.size != size:
         raise ArgumentError(
@@ -88,15 +97,29 @@ def dequantize_packed(
             found=f"{data.size} bytes",
         )
     if out is None:
-        out = np.empty(dimensions, dtype)
+        out = _empty(dimensions, dtype)
     else:
         _check_out(out, dimensions, dtype, data)
-    if size:
-        _decode_into(profile, data, out.reshape(-1, profile.values))
+    if size and kernels is not None:
+        # NumPy has no buffers of bfloat16, so the kernels are given bytes.
+        flat = out.reshape(-1).view(np.uint8)
+        kernels.decode_packed(profile.ggml_type, np.ascontiguousarray(data), _OUTPUT_NUMBERS[dtype], flat, limit)
+    elif size:
+        _decode_by_numpy(profile, data, out.reshape(-1, profile.values))
     return out
 
 
-def _decode_into(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """As `np.empty`, beginning at a cache line."""
+    size = product(shape) * dtype.itemsize
+    if kernels is None or not size:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + _LINE - 1, np.uint8)
+    first = -memory.__array_interface__["data"][0] % _LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _decode_by_numpy(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
     step = _CHUNK_VALUES // profile.values
     with np.errstate(all="ignore"):  # infinities, NaN and lost bits are part of the arithmetic, not accidents
         for first in range(0, len(out), step):

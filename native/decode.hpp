@@ -1,0 +1,26 @@
+// Decoding a run of blocks to an output of any type, past the caches or not, on any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernel_set.hpp"
+
+namespace quantform {
+
+/// Where the values go on their way: `automatic` decides by the output's size.
+enum class Stores : int { automatic, cached, streamed };
+
+struct Decode {
+    const PackedKernel* kernel;
+    const std::uint8_t* blocks;  ///< `count * kernel->bytes` bytes, of any alignment
+    std::size_t count;
+    Output output;
+    std::uint8_t* out;  ///< `count * kernel->values` numbers, of any alignment; does not overlap `blocks`
+};
+
+/// Decodes all blocks, on one thread for each usable CPU where `threads` is 0. The result depends neither on the set nor
+/// on the threads nor on the stores.
+void decode(const KernelSet& set, const Decode& job, Stores stores, std::size_t threads);
+
+}  // namespace quantform

@@ -1,0 +1,146 @@
+// Runs every kernel of every instruction set this processor has over random blocks in buffers of the exact size, so
+// that the sanitizers see each read and write, and compares the sets with each other in every bit. That the values are
+// right is tested from Python, against the NumPy path.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cpu.hpp"
+#include "decode.hpp"
+#include "threads.hpp"
+
+namespace {
+
+using namespace quantform;
+using Buffer = std::unique_ptr<std::uint8_t[]>;
+
+int failures = 0;
+
+void check(bool right, const char* what, const char* set, int type, std::size_t count) {
+    if (right) return;
+    std::fprintf(stderr, "%s: set %s, ggml type %d, %zu blocks\n", what, set, type, count);
+    ++failures;
+}
+
+template <class T>
+T load(const std::uint8_t* from, std::size_t at) {
+    T value;
+    std::memcpy(&value, from + at * sizeof value, sizeof value);
+    return value;
+}
+
+bool is_nan(Output output, const std::uint8_t* from, std::size_t at) {
+    switch (output) {
+        case Output::float16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7C00;
+        case Output::bfloat16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7F80;
+        case Output::float64: return std::isnan(load<double>(from, at));
+        default: return std::isnan(load<float>(from, at));
+    }
+}
+
+/// Equal in every bit, NaN payloads aside.
+bool same(Output output, std::size_t values, const std::uint8_t* a, const std::uint8_t* b) {
+    const std::size_t width = output_bytes(output);
+    for (std::size_t at = 0; at < values; ++at) {
+        if (std::memcmp(a + at * width, b + at * width, width) == 0) continue;
+        if (!is_nan(output, a, at) || !is_nan(output, b, at)) return false;
+    }
+    return true;
+}
+
+void test_blocks(std::mt19937& random) {
+    std::uniform_int_distribution<int> byte(0, 255);
+    for (int type = 0; type < packed_types; ++type) {
+        const PackedKernel& reference = portable::kernels.packed[type];
+        if (reference.decode == nullptr) continue;
+        for (const std::size_t count : {0U, 1U, 2U, 3U, 5U, 31U, 67U}) {
+            const std::size_t bytes = count * static_cast<std::size_t>(reference.bytes);
+            const std::size_t values = count * static_cast<std::size_t>(reference.values);
+            for (int output = 0; output < outputs; ++output) {
+                const Output kind = static_cast<Output>(output);
+                const std::size_t size = values * output_bytes(kind);
+                const std::size_t offset = count % 2 == 0 ? 0 : count % 7;  // unaligned in half of the cases
+                const Buffer blocks(new std::uint8_t[bytes + offset]), expected(new std::uint8_t[size]);
+                for (std::size_t i = 0; i < bytes; ++i) blocks[offset + i] = static_cast<std::uint8_t>(byte(random));
+                decode(portable::kernels, {&reference, blocks.get() + offset, count, kind, expected.get()},
+                       Stores::cached, 1);
+                for (const KernelSet* set : usable_sets()) {
+                    for (const Stores stores : {Stores::automatic, Stores::cached, Stores::streamed}) {
+                        const Buffer found(new std::uint8_t[size + offset]);
+                        std::memset(found.get(), 0xA5, size + offset);
+                        decode(*set, {&set->packed[type], blocks.get() + offset, count, kind, found.get() + offset},
+                               stores, 3);
+                        check(same(kind, values, expected.get(), found.get() + offset), "values differ", set->name, type,
+                              count);
+                        for (std::size_t i = 0; i < offset; ++i) {
+                            check(found[i] == 0xA5, "bytes before the output changed", set->name, type, count);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The work of several threads on pieces of every kind.
+void test_threads(std::mt19937& random) {
+    const int type = 12;
+    const std::size_t count = 9001;
+    const PackedKernel& reference = portable::kernels.packed[type];
+    std::vector<std::uint8_t> blocks(count * static_cast<std::size_t>(reference.bytes));
+    for (std::uint8_t& each : blocks) each = static_cast<std::uint8_t>(random());
+    const std::size_t values = count * static_cast<std::size_t>(reference.values);
+    std::vector<std::uint8_t> expected(4 * values), found(4 * values + 4);
+    decode(portable::kernels, {&reference, blocks.data(), count, Output::float32, expected.data()}, Stores::cached, 1);
+    for (const KernelSet* set : usable_sets()) {
+        for (const std::size_t threads : {1U, 2U, 7U}) {
+            for (const std::size_t offset : {0U, 1U, 4U}) {
+                decode(*set, {&set->packed[type], blocks.data(), count, Output::float32, found.data() + offset},
+                       Stores::automatic, threads);
+                check(same(Output::float32, values, expected.data(), found.data() + offset), "threads differ", set->name,
+                      type, count);
+            }
+        }
+    }
+}
+
+/// Conversions of each set against the portable one, around every place where rounding changes.
+void test_conversions(std::mt19937& random) {
+    const DefaultArithmetic arithmetic;
+    std::vector<float> numbers;
+    const auto add = [&](std::uint32_t word) {
+        float value;
+        std::memcpy(&value, &word, sizeof value);
+        numbers.push_back(value);
+    };
+    for (std::uint32_t top = 0; top < 0x10000; ++top) {
+        for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+            add(top << 16 | low);
+        }
+    }
+    while (numbers.size() % 1024 != 0) add(static_cast<std::uint32_t>(random()));
+    for (int output = 0; output < outputs; ++output) {
+        const Output kind = static_cast<Output>(output);
+        std::vector<std::uint8_t> expected(numbers.size() * output_bytes(kind)), found(expected.size());
+        portable::kernels.store[output](numbers.data(), numbers.size(), expected.data());
+        for (const KernelSet* set : usable_sets()) {
+            set->store[output](numbers.data(), numbers.size(), found.data());
+            check(same(kind, numbers.size(), expected.data(), found.data()), "conversions differ", set->name, output, 0);
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    std::mt19937 random(1);
+    test_blocks(random);
+    test_threads(random);
+    test_conversions(random);
+    for (const KernelSet* set : usable_sets()) std::printf("tested: %s\n", set->name);
+    return failures == 0 ? 0 : 1;
+}
