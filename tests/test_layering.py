@@ -12,7 +12,7 @@ import quantform
 ROOT = Path(quantform.__file__).parent
 
 # Every module or package directly below quantform, and the ones it may import. docs/architecture.md draws the same.
-BASICS = {"errors", "_registry", "_sizes", "_rows", "_scalars", "_files", "_native", "_progress"}
+BASICS = {"errors", "_registry", "_sizes", "_rows", "_scalars", "_files", "_native", "_progress", "_publish", "_version"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "_registry": {"errors"},
@@ -22,6 +22,8 @@ ALLOWED: dict[str, set[str]] = {
     "_files": {"errors"},
     "_native": {"errors"},
     "_progress": set(),
+    "_publish": {"errors", "_sizes"},
+    "_version": set(),
     "packed": BASICS,
     "formats": BASICS | {"packed"},
     "layouts": BASICS | {"packed", "formats"},
@@ -32,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "_catalog": {"packed", "formats", "layouts"},
     "npy": BASICS | {"sources"},
     "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes"},
-    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources"},
+    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert"},
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._registry import near_matches
-from quantform._rows import Rows
+from quantform._rows import Rows, matrix_shape
 from quantform.errors import UnknownNameError
 from quantform.formats import Words
 
@@ -38,6 +38,18 @@ class Tensor(ABC):
     shape: tuple[int, ...]
     format: str
     nbytes: int
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns as `rows` arguments count them: all leading axes together, and the last."""
+        return matrix_shape(self.shape)
+
+    def check(self) -> None:  # noqa: B027 - a file whose headers say all has nothing to add
+        """Check what the headers say of the tensor, without reading its payload.
+
+        Raises:
+            QuantformError: Its payload cannot be used as what it is declared to be.
+        """
 
     @property
     def bits_per_weight(self) -> float:

@@ -96,6 +96,20 @@ class GGUFTensor(Tensor):
         """Whether `decode` works: the type is ggml's, and the file does not contradict its block size."""
         return self._dispute is None and self._type.decodable
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of the stored shape, which `rows` arguments count."""
+        return matrix_shape(self.stored_shape)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a block or element, which `reordered` takes whole."""
+        return self._type.bytes or 1
+
+    def reordered(self, data: _Bytes) -> _Bytes:
+        """Whole blocks or elements between the file's byte order and little-endian; its own inverse."""
+        return self._reorder(data)
+
     def stored(self) -> _Bytes:
         """The bytes as the file has them, uint8 `[nbytes]`, read-only and without a copy."""
         return self.file.view(self.offset, self.nbytes)

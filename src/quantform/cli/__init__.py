@@ -1,0 +1,76 @@
+"""The command line: one file a command.
+
+Exit codes: 0 done, 1 the file or a check is wrong, 2 the command line is wrong. Bad input never shows a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from quantform.cli import convert, decode, formats, inspect, verify
+from quantform.errors import ArgumentError, OutputExistsError, QuantformError, UnknownNameError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="quantform",
+    help="Inspect, decode, convert and verify quantized weights, bit for bit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from quantform import __version__  # noqa: PLC0415 - the package imports nothing of the command line
+        from quantform._native import summary  # noqa: PLC0415
+
+        typer.echo(f"quantform {__version__}, {summary()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            False, "--version", help="Say which version this is and whether it has compiled kernels.", callback=_version
+        ),
+    ],
+) -> None:
+    """Inspect, decode, convert and verify quantized weights, bit for bit."""
+
+
+for _module in (inspect, decode, convert, verify, formats):
+    _module.register(app)
+
+
+def main() -> None:
+    """Run the command line, turning every error of ours into one line on standard error and an exit code."""
+    try:
+        app(prog_name="quantform")
+    except (ArgumentError, UnknownNameError, OutputExistsError) as error:
+        _fail(str(error), 2)
+    except QuantformError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # The reader of our output has left; so do we, without Python's complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}", 1)
+    except MemoryError:
+        _fail("not enough memory for the result; ask for fewer rows (--rows) or a smaller type (--dtype)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"quantform: error: {message}", file=sys.stderr)  # noqa: T201 - the command line's own channel
+    raise SystemExit(code) from None

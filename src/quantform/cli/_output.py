@@ -1,0 +1,97 @@
+"""What the commands share: JSON, tables, progress bars, ranges of rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+
+from quantform._progress import Progress, silent
+from quantform.errors import ArgumentError
+
+__all__ = ["plain", "print_json", "print_table", "progress_bar", "row_slice"]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """`text` from a file made safe for a terminal: control characters and lone surrogates are escaped."""
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can say
+    """One JSON document on standard output and nothing else."""
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Columns under headings, as wide as their content, the same in a terminal and in a pipe.
+
+    Args:
+        header: One heading a column.
+        rows: One text a column.
+        right: Columns aligned to the right.
+    """
+    cells = [tuple(header), *(tuple(plain(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for number, row in enumerate(cells):
+        texts = [
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        typer.echo("  ".join(texts).rstrip())
+        if number == 0:
+            typer.echo("  ".join("-" * width for width in widths))
+
+
+@contextlib.contextmanager
+def progress_bar(title: str) -> Iterator[Progress]:
+    """A bar on standard error while the block runs, if that is a terminal; else nothing."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal pays for it
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[what]}", markup=False),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, what="")
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, what=plain(what))
+
+        yield show
+
+
+def row_slice(text: str | None) -> slice | None:
+    """`A:B`, `A:` or `:B` as a slice.
+
+    Raises:
+        ArgumentError: The text is none of them.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None or text == ":":
+        raise ArgumentError("--rows is not a range of rows", expected="A:B, A: or :B", found=repr(text))
+    first, end = match.groups()
+    return slice(int(first) if first else None, int(end) if end else None)

@@ -1,0 +1,238 @@
+"""Whether a file is right, and whether it says the same as the file it was made from."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantform._progress import Progress, silent
+from quantform._sizes import human_bytes
+from quantform.container import Artifact
+from quantform.convert.streams import Copy, Stream, direct_stream
+from quantform.errors import QuantformError
+from quantform.formats import FORMATS, DirectFormat, GgufFormat
+from quantform.sources import NinferSource, Source, Tensor, open_source
+
+__all__ = ["Finding", "Report", "verify"]
+
+_PIECE = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        rule: A short name of the rule that is broken.
+        object: The tensor, object or file.
+        problem: What is wrong, with what was expected and found.
+    """
+
+    rule: str
+    object: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.object}: {self.problem} [{self.rule}]"
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        path: The file.
+        kind: What kind of file it is.
+        findings: All that is wrong, in file order.
+        checked: How many things of each kind were looked at.
+        notes: Lines for people that say what was shown.
+    """
+
+    path: Path
+    kind: str
+    findings: list[Finding] = field(default_factory=list)
+    checked: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            "ok": self.ok,
+            "checked": dict(self.checked),
+            "notes": self.notes,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    against: str | os.PathLike[str] | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Check a file.
+
+    Args:
+        path: A GGUF file or a `.ninfer` entry file.
+        deep: Also read every byte: legal words, canonical padding, zeros between objects.
+        against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
+            direct format must hold the values rounded once.
+        progress: Called as bytes are read.
+
+    Raises:
+        FileError: A file cannot be opened at all; what is wrong inside an opened file becomes a finding.
+    """
+    with open_source(path) as source:
+        report = Report(Path(path), source.kind)
+        for tensor in source.values():
+            _attempt(report, "structure", tensor.name, tensor.check)
+        report.checked["tensors"] = len(source)
+        if isinstance(source, NinferSource):
+            for identifier in source.artifact.objects:
+                _attempt(report, "structure", identifier, functools.partial(source.check, identifier))
+            report.checked["objects"] = len(source.artifact.objects)
+        report.notes.append(f"{source.describe()}: structure checked")
+        if deep:
+            _deep(report, source, progress)
+        if against is not None:
+            with open_source(against) as origin:
+                _against(report, source, origin, progress)
+    return report
+
+
+def _attempt(report: Report, rule: str, name: str, check: Any) -> bool:  # noqa: ANN401
+    try:
+        check()
+    except QuantformError as error:
+        report.findings.append(Finding(rule, name, str(error)))
+        return False
+    return True
+
+
+def _deep(report: Report, source: Source[Any], progress: Progress) -> None:
+    """Read every byte: words must be legal in their formats, and what no object owns must be zeros."""
+    tensors: Mapping[str, Tensor] = source
+    if isinstance(source, NinferSource):
+        if not _attempt(report, "files", str(source.path), source.artifact.check_files):
+            return
+        for offset, byte in _gap_bytes(source.artifact):
+            problem = f"payload byte {offset} belongs to no object and is not zero; expected 0x00, found 0x{byte:02x}"
+            report.findings.append(Finding("padding", str(source.path), problem))
+        tensors = source.objects
+    total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
+    for name, tensor in tensors.items():
+        progress(done, total, name)
+        _attempt(report, "words", name, functools.partial(_validate, tensor))
+        done += tensor.nbytes
+    progress(total, total, "")
+    if report.ok:
+        report.notes.append(f"{len(tensors)} tensors, {human_bytes(total)}: every word is legal in its format")
+
+
+def _gap_bytes(artifact: Artifact) -> Iterator[tuple[int, int]]:
+    """The first byte that is not zero of each gap between objects, and its offset in the payload."""
+    at = 0
+    for record in [*artifact.objects.values(), None]:
+        end = artifact.payload_bytes if record is None else record.offset
+        for first in range(at, end, _PIECE):
+            gap = np.empty(min(_PIECE, end - first), np.uint8)
+            artifact.read_into(first, gap)
+            if gap.any():
+                place = int(np.argmax(gap != 0))
+                yield first + place, int(gap[place])
+                break
+        if record is not None:
+            at = record.offset + record.nbytes
+
+
+def _validate(tensor: Tensor) -> None:
+    for rows in _row_pieces(tensor):
+        tensor.words(rows).validate()
+
+
+def _row_pieces(tensor: Tensor) -> Iterator[slice]:
+    """Slices of whole rows with a few megabytes of payload each."""
+    rows = tensor.matrix[0]
+    step = max(1, _PIECE * rows // max(1, tensor.nbytes)) if rows else 1
+    for first in range(0, rows, step):
+        yield slice(first, min(first + step, rows))
+
+
+def _against(report: Report, source: Source[Any], origin: Source[Any], progress: Progress) -> None:
+    """Compare every tensor with the one of the same name in the file that it was made from."""
+    for name in source:
+        if name not in origin:
+            report.findings.append(Finding("against", name, f"not in {origin.path}"))
+    total, done, ways = sum(tensor.nbytes for tensor in origin.values()), 0, Counter[str]()
+    for name, tensor in origin.items():
+        progress(done, total, name)
+        done += tensor.nbytes
+        if not tensor.size:
+            ways["have no elements and are not compared"] += 1
+            continue
+        if name not in source:
+            report.findings.append(Finding("against", name, f"missing; {origin.path} has it"))
+            continue
+        try:
+            way, problem = _compare(source[name], tensor)
+        except QuantformError as error:
+            report.findings.append(Finding("against", name, str(error)))
+            continue
+        ways[way] += 1
+        if problem is not None:
+            report.findings.append(Finding("against", name, problem))
+    progress(total, total, "")
+    if not report.findings:
+        report.notes.extend(f"{count} of {len(origin)} tensors {way}" for way, count in ways.items())
+
+
+def _compare(tensor: Tensor, original: Tensor) -> tuple[str, str | None]:
+    """How two tensors were compared, and the first difference."""
+    if tensor.size != original.size:
+        return "", f"shapes differ; expected {list(original.shape)}, found {list(tensor.shape)}"
+    record = FORMATS.get(tensor.format)
+    expected: Stream | None
+    if _encoding(tensor) == _encoding(original):
+        way, expected = "have equal bytes", Copy(original)
+    else:
+        way = f"hold {original.format} values as {tensor.format}"
+        expected = direct_stream(original, record.scalar, "any") if isinstance(record, DirectFormat) else None
+    if expected is None:
+        return way, f"{tensor.format} cannot be compared with {original.format} word by word"
+    return way, _first_difference(tensor, expected)
+
+
+def _first_difference(tensor: Tensor, expected: Stream) -> str | None:
+    at = 0
+    for data in expected:
+        if at + data.size > tensor.nbytes:
+            return f"too short; expected more than {tensor.nbytes} bytes"
+        found = np.empty(data.size, np.uint8)
+        tensor.read_into(at, found)
+        differs = found != data
+        if differs.any():
+            byte = int(np.argmax(differs))
+            return f"byte {at + byte} differs; expected 0x{data[byte]:02x}, found 0x{found[byte]:02x}"
+        at += data.size
+    return None if at == tensor.nbytes else f"too long; expected {at} bytes, found {tensor.nbytes}"
+
+
+def _encoding(tensor: Tensor) -> str:
+    """The same for two tensors whose payloads must be equal."""
+    record = FORMATS.get(tensor.format)
+    return record.profile.identifier if isinstance(record, GgufFormat) else tensor.format
