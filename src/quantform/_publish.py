@@ -145,16 +145,23 @@ class NewFiles:
             return
         try:
             os.link(file.temporary, file.path)
-        except FileExistsError:
-            raise
-        except OSError:  # no hard links here: take the name, then rename over what is certainly ours
-            claim = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            os.close(claim)
-            try:
-                file.temporary.replace(file.path)
-            except BaseException:
-                _remove(file.path)
+        except OSError as error:
+            if _same(file.path, file.fd):  # a network file system may say so though it made the link
+                return
+            if isinstance(error, FileExistsError):
                 raise
+            self._claim(file)
+
+    @staticmethod
+    def _claim(file: _NewFile) -> None:
+        """Publish where there are no hard links: take the name, then rename over what is certainly ours."""
+        os.close(os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        try:
+            file.temporary.replace(file.path)
+        except BaseException:
+            if not _same(file.path, file.fd):
+                _remove(file.path)
+            raise
 
 
 def _check_size(path: Path, size: int) -> None:

@@ -279,7 +279,7 @@ class _Resources(Mapping[str, bytes]):
 
 
 def _shape(metadata: Mapping[str, Any], name: str, elements: int) -> tuple[int, ...]:
-    """What `metadata.quantform.shapes` says of a parameter, if that fits; open content, so any of it may be anything."""
+    """What `metadata.quantform.shapes` says of a parameter, if it fits; open content may be anything."""
     found: Any = metadata
     for key in ("quantform", "shapes", name):
         found = found.get(key) if isinstance(found, dict) else None
