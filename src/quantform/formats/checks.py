@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from quantform._scalars import Scalar
+from quantform._scalars import Scalar, convert
 from quantform.errors import ArgumentError, WordsError
 from quantform.formats.record import Format
 from quantform.formats.words import Words
@@ -57,7 +57,7 @@ def row_place(shape: Sequence[int], row: int) -> str:
 
 def hex_word(word: int, scalar: Scalar) -> str:
     """A scalar word with its value: `"0x8000 (-0.0)"`."""
-    value = np.array(word, scalar.word_dtype).view(scalar.dtype).astype(np.float64)
+    value = convert(np.array(word, scalar.word_dtype).view(scalar.dtype), np.dtype(np.float64))
     return f"0x{word:0{2 * scalar.nbytes}X} ({float(value)})"
 
 

@@ -100,13 +100,12 @@ class GroupedFormat(TiledFormat):
 
         def fill(rows: slice, columns: slice, out: npt.NDArray[np.float32]) -> None:
             multipliers = scales[rows, self._scales_of(columns)].view(np.float16).astype(np.float32)
-            tile = codes[rows, columns]
-            count, whole = tile.shape[1] // self.group, tile.shape[1] // self.group * self.group
-            groups = (len(tile), count, self.group)
-            np.multiply(
-                tile[:, :whole].reshape(groups), multipliers[:, :count, None], out=out[:, :whole].reshape(groups)
-            )
-            np.multiply(tile[:, whole:], multipliers[:, count:], out=out[:, whole:])
+            count = (columns.stop - columns.start) // self.group
+            whole = count * self.group
+            out[...] = codes[rows, columns]
+            groups = out[:, :whole].reshape(len(out), count, self.group)  # a view, as splitting an axis always is
+            groups *= multipliers[:, :count, None]
+            out[:, whole:] *= multipliers[:, count:]
 
         return fill
 
