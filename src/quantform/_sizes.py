@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from quantform.errors import ArgumentError
 
-__all__ = ["U64_MAX", "align_up", "as_shape", "ceil_div", "fits_u64", "human_bytes", "product"]
+__all__ = ["U64_MAX", "align_up", "as_shape", "ceil_div", "counted", "fits_u64", "human_bytes", "product"]
 
 U64_MAX = 2**64 - 1
 
@@ -50,9 +50,9 @@ def as_shape(shape: Sequence[int], *, minimum_rank: int = 0, maximum_rank: int |
     if isinstance(shape, (str, bytes)):
         raise ArgumentError("shape is not a sequence of integers", found=repr(shape))
     try:
-        if any(isinstance(dimension, bool) for dimension in shape):
+        if bool in map(type, shape):
             raise TypeError  # noqa: TRY301 - a boolean is an index in Python, but no dimension
-        dimensions = tuple(operator.index(dimension) for dimension in shape)
+        dimensions = tuple(map(operator.index, shape))
     except TypeError:
         raise ArgumentError("shape is not a sequence of integers", found=repr(shape)) from None
     for axis, dimension in enumerate(dimensions):
@@ -62,6 +62,11 @@ def as_shape(shape: Sequence[int], *, minimum_rank: int = 0, maximum_rank: int |
         allowed = f"at least {minimum_rank}" if maximum_rank is None else f"{minimum_rank} to {maximum_rank}"
         raise ArgumentError(f"shape {list(dimensions)} has rank {len(dimensions)}", expected=f"rank {allowed}")
     return dimensions
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `"1 tensor"`, `"3 tensors"`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def human_bytes(count: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quantform._progress import Progress, silent
-from quantform._sizes import human_bytes
+from quantform._sizes import counted, human_bytes
 from quantform.container import Artifact
 from quantform.convert.streams import Copy, Stream, direct_stream
 from quantform.errors import QuantformError
@@ -141,7 +141,9 @@ def _deep(report: Report, source: Source[Any], progress: Progress) -> None:
         done += tensor.nbytes
     progress(total, total, "")
     if report.ok:
-        report.notes.append(f"{len(tensors)} tensors, {human_bytes(total)}: every word is legal in its format")
+        report.notes.append(
+            f"{counted(len(tensors), 'tensor')}, {human_bytes(total)}: every word is legal in its format"
+        )
 
 
 def _gap_bytes(artifact: Artifact) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,10 @@ from typing import Annotated
 
 import typer
 
+from quantform._native import summary
+from quantform._version import __version__
 from quantform.cli import convert, decode, formats, inspect, verify
+from quantform.cli._output import plain
 from quantform.errors import ArgumentError, OutputExistsError, QuantformError, UnknownNameError
 
 __all__ = ["app", "main"]
@@ -29,9 +32,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from quantform import __version__  # noqa: PLC0415 - the package imports nothing of the command line
-        from quantform._native import summary  # noqa: PLC0415
-
         typer.echo(f"quantform {__version__}, {summary()}")
         raise typer.Exit
 
@@ -41,9 +41,12 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            False, "--version", help="Say which version this is and whether it has compiled kernels.", callback=_version
+            "--version",
+            help="Say which version this is and whether it has compiled kernels.",
+            callback=_version,
+            is_eager=True,
         ),
-    ],
+    ] = False,
 ) -> None:
     """Inspect, decode, convert and verify quantized weights, bit for bit."""
 
@@ -72,5 +75,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"quantform: error: {message}", file=sys.stderr)  # noqa: T201 - the command line's own channel
+    print(f"quantform: error: {plain(message)}", file=sys.stderr)  # noqa: T201 - the command line's own channel
     raise SystemExit(code) from None

@@ -16,11 +16,11 @@ from quantform.errors import ArgumentError
 
 __all__ = ["plain", "print_json", "print_table", "progress_bar", "row_slice"]
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """`text` from a file made safe for a terminal: control characters and lone surrogates are escaped."""
+    """`text` from a file made safe for a terminal: control, reordering and half characters are escaped."""
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 

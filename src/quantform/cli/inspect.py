@@ -44,9 +44,7 @@ def inspect(
 def _tables(source: Source[Any], *, metadata: bool) -> None:
     tensors: list[Tensor] = list(source.values())
     size = sum(path.stat().st_size for path in source.files)
-    typer.echo(
-        f"{plain(str(source.path))}: {source.describe()}, {human_bytes(size)} in {_count(len(source.files), 'file')}"
-    )
+    typer.echo(f"{plain(str(source.path))}: {source.describe()}, {human_bytes(size)}")
     name = source.metadata.get("general.name", source.metadata.get("name"))
     architecture = source.metadata.get("general.architecture")
     for label, value in (("name", name), ("architecture", architecture)):
@@ -58,7 +56,7 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
         print_table(("metadata", "value"), rows)
         typer.echo()
     rows_of_tensors = [
-        (tensor.name, _shape(tensor.shape), _label(tensor), f"{tensor.bits_per_weight:.4g}", human_bytes(tensor.nbytes))
+        (tensor.name, _shape(tensor.shape), tensor.format, f"{tensor.bits_per_weight:.4g}", human_bytes(tensor.nbytes))
         for tensor in tensors
     ]
     print_table(("tensor", "shape", "format", "bits/weight", "size"), rows_of_tensors, right=(3, 4))
@@ -106,7 +104,7 @@ def _totals(tensors: Iterable[Tensor]) -> dict[str, dict[str, Any]]:
     """Counts by format and, last, of all; formats with the most bytes first."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault(_label(tensor), []).append(tensor)
+        groups.setdefault(tensor.format, []).append(tensor)
     ordered = sorted(groups.items(), key=lambda item: -sum(tensor.nbytes for tensor in item[1]))
     if len(ordered) != 1:
         ordered.append(("total", [tensor for _, members in ordered for tensor in members]))
@@ -123,16 +121,8 @@ def _totals(tensors: Iterable[Tensor]) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def _label(tensor: Tensor) -> str:
-    return tensor.format
-
-
 def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) if shape else "scalar"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(value: object) -> str:

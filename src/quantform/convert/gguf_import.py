@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from quantform._progress import Progress
-from quantform._sizes import product
+from quantform._sizes import counted, product
 from quantform._version import __version__
 from quantform.container import ArtifactWriter, Binding, Component, Part, PlannedResource, PlannedTensor
 from quantform.convert.digests import PLACEHOLDER, Digests
@@ -200,5 +200,5 @@ def _report(source: GGUFSource, plans: list[TensorPlan], writer: ArtifactWriter)
     report = Report([(path, path.stat().st_size) for path in writer.paths], _ways(plans))
     empty = len(source) - len(plans)
     if empty:
-        report.notes.append(f"{empty} tensors without elements: kept in the frame alone")
+        report.notes.append(f"{counted(empty, 'tensor')} without elements: kept in the frame alone")
     return report

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quantform._sizes import counted
+
 __all__ = ["Report"]
 
 
@@ -25,4 +27,4 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        return [*(f"{count} tensors: {way}" for way, count in self.tensors.items()), *self.notes]
+        return [*(f"{counted(count, 'tensor')}: {way}" for way, count in self.tensors.items()), *self.notes]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from quantform._scalars import SCALARS, Scalar, convert, output_dtype
+from quantform._scalars import SCALARS, Scalar, as_dtype, convert, output_dtype
 from quantform.formats.checks import require_array, words_of
 from quantform.formats.record import Format
 from quantform.formats.words import DirectWords, Words
@@ -28,7 +28,7 @@ class DirectFormat(Format):
     def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """The values in the scalar's own type (`dtype` None: the same bits) or converted once to an output type."""
         values: npt.NDArray[Any] = self._words(words).view(self.scalar.dtype)
-        if dtype is None:
+        if dtype is None or as_dtype(dtype) == self.scalar.dtype:
             return values
         return convert(values, output_dtype(dtype, "dtype"))
 
@@ -43,7 +43,7 @@ def direct_format(scalar: Scalar) -> DirectFormat:
     return DirectFormat(
         name=scalar.name,
         category="direct",
-        bits_per_weight=float(scalar.nbytes * 8),
+        bits_per_weight=float(scalar.bits),
         default_layout="contiguous_le_v1",
         section="3.1",
         scalar=scalar,

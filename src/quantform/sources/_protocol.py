@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from quantform._registry import near_matches
 from quantform._rows import Rows, matrix_shape
+from quantform._sizes import counted
 from quantform.errors import UnknownNameError
 from quantform.formats import Words
 
@@ -139,7 +140,7 @@ class Source(Mapping[str, T], ABC, Generic[T]):
 
     def describe(self) -> str:
         """One phrase for people: the kind of file, its version, how many tensors."""
-        return f"{self.kind}, {len(self)} tensors"
+        return f"{self.kind}, {counted(len(self), 'tensor')}"
 
     @abstractmethod
     def close(self) -> None:

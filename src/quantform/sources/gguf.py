@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantform._sizes import product
+from quantform._sizes import counted, product
 from quantform.errors import GGUFError
 from quantform.sources._protocol import Source
 from quantform.sources.gguf_metadata import GGUFArray, GGUFMetadata
@@ -150,7 +150,7 @@ class GGUFSource(Source[GGUFTensor]):
         """Version, byte order if it is the rare one, number of tensors and of files."""
         order = ", big-endian" if self.big_endian else ""
         files = f" in {len(self.files)} files" if len(self.files) > 1 else ""
-        return f"GGUF version {self.version}{order}, {len(self)} tensors{files}"
+        return f"GGUF version {self.version}{order}, {counted(len(self), 'tensor')}{files}"
 
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid; metadata and tensors cannot be read any more."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from quantform._registry import near_matches
 from quantform._rows import Rows, as_rows, matrix_shape, runs
 from quantform._scalars import as_dtype, output_dtype
-from quantform._sizes import human_bytes, product
+from quantform._sizes import counted, human_bytes, product
 from quantform.container import Artifact, Binding, Component, Directory, TensorRecord, Use
 from quantform.errors import UnknownNameError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Words
@@ -222,7 +222,8 @@ class NinferSource(Source[NinferTensor]):
     def describe(self) -> str:
         """Version, number of tensors, of objects and of files."""
         files = f" in {len(self.files)} files" if len(self.files) > 1 else ""
-        return f".ninfer version 3, {len(self)} tensors, {len(self.artifact.objects)} objects{files}"
+        objects = counted(len(self.artifact.objects), "object")
+        return f".ninfer version 3, {counted(len(self), 'tensor')}, {objects}{files}"
 
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid."""
