@@ -9,7 +9,6 @@ import itertools
 import os
 import stat
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -511,11 +510,7 @@ def test_without_hard_links_nothing_is_overwritten_either(
     assert _tree(tmp_path) == {name: b"mine"}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits files by a signal of Linux")
 def test_a_size_that_no_file_system_holds(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"m.*(cannot be written|no file can be that long)"):
-        with _plan(tmp_path / "m", 2**63 - 4097):
-            pass
     with pytest.raises(FileError, match="no file can be that long"), _plan(tmp_path / "m", 2**63):
         pass
     assert not _tree(tmp_path)
