@@ -28,7 +28,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(FORMATS.values())
 
 
-def format(name: str) -> Format:  # noqa: A001 - the public name
+def format(name: str) -> Format:
     """One numeric format by its canonical name, `"q4_g64_fp16"`.
 
     Raises:

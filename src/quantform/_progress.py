@@ -13,5 +13,5 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int, what: str) -> None: ...
 
 
-def silent(done: int, total: int, what: str) -> None:  # noqa: ARG001
+def silent(done: int, total: int, what: str) -> None:
     """Tell nobody."""

@@ -27,7 +27,7 @@ GGML_SCALARS = {"fp32": 0, "fp16": 1, "bf16": 30, "int8": 24, "int16": 25, "int3
 
 def blocks(profile: Any, *shape: int, seed: int = 0) -> bytes:
     count = int(np.prod(shape)) // profile.values
-    return np.random.default_rng(seed).integers(0, 256, count * profile.bytes, np.uint8).tobytes()
+    return bytes(np.random.default_rng(seed).integers(0, 256, count * profile.bytes, np.uint8))
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -161,7 +161,7 @@ def test_types_without_a_name_are_refused_and_can_be_decoded(tmp_path: Path, pro
 def test_nan_is_not_rounded_into_a_format(tmp_path: Path) -> None:
     payload = bytearray(40)
     payload[20:22] = struct.pack("<e", float("nan"))  # the scale of the second row's block
-    original = write(tmp_path / "o.gguf", gb.build([gb.tensor("w", (2, 32), 3, payload)]))
+    original = write(tmp_path / "o.gguf", gb.build([gb.tensor("w", (2, 32), 3, bytes(payload))]))
     with pytest.raises(UnsupportedError, match="not finite") as caught:
         qf.convert(original, tmp_path / "o.ninfer", fallback="fp32")
     assert "tensor 'w', row 1, column 0" in str(caught.value)
