@@ -153,14 +153,20 @@ class Directory(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Place(NamedTuple):
-    """A place in the directory of a file, to blame."""
+    """A place in the directory of a file, to blame; its path is spelled out only when it is."""
 
     file: str
-    path: str = "$"
+    outer: _Place | None = None
+    key: str | int = "$"
 
     def __truediv__(self, key: str | int) -> _Place:
-        path = f"{self.path}[{key}]" if isinstance(key, int) else member_path(self.path, key)
-        return _Place(self.file, path)
+        return _Place(self.file, self, key)
+
+    @property
+    def path(self) -> str:
+        if self.outer is None:
+            return "$"
+        return f"{self.outer.path}[{self.key}]" if isinstance(self.key, int) else member_path(self.outer.path, self.key)
 
     def error(
         self, problem: str, *, expected: object = None, found: object = None, hint: str | None = None
