@@ -75,6 +75,8 @@ class Job(ABC):
 
         A piece stays within one divisor's share of the rows; within a share all pieces but the last have `rows` rows.
         """
+        if rows < 1:
+            raise ArgumentError("a piece has at least one row", found=rows)
         share = self.request.rows // self.divisors
         for start in range(0, self.request.rows, max(share, 1)):
             for first in range(start, start + share, rows):

@@ -166,15 +166,18 @@ class Request:
                     found=source.columns,
                 )
         rows = sum(source.rows for source in self.inputs)
-        if rows != self.rows:
+        if not self.inputs or rows != self.rows:
             raise ArgumentError("the inputs do not make up the target", expected=f"{self.rows} rows", found=rows)
 
     def spans(self, first: int, end: int) -> Iterator[Span]:
         """The parts of the inputs that make up rows `first` to `end` of the target, in order.
 
         Raises:
-            ArgumentError: The range is empty or leaves the target.
+            ArgumentError: The range is empty (and the target is not) or leaves the target.
         """
+        if self.rows == first == end == 0:
+            yield Span(self.inputs[0], 0, 0)
+            return
         if not 0 <= first < end <= self.rows:
             raise ArgumentError(
                 "the rows asked for leave the target", expected=f"0 <= first < end <= {self.rows}", found=(first, end)

@@ -1,0 +1,58 @@
+"""`encode`: what it accepts, and that every format can be had."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantform.encode import encode
+from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError, WordsError
+from quantform.formats import FORMATS, DirectWords, GroupedWords
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format(name: str) -> None:
+    record = FORMATS[name]
+    source = np.arange(-256, 256).reshape(2, 256)
+    if record.category == "gguf":
+        blocks = np.zeros((2, record.row_bytes(256)), np.uint8)  # type: ignore[attr-defined]
+        words = encode(blocks, name)
+    elif name in {"q2_g64_fp16", "t2_g128_fp16"}:
+        with pytest.raises(UnsupportedError, match="import_encoded needs words"):
+            encode(source, name)
+        count = record.groups(256)  # type: ignore[attr-defined]
+        words = encode(
+            GroupedWords(record, (2, 256), np.zeros((2, 256), np.int8), np.zeros((2, count), np.uint16)), name
+        )
+    else:
+        words = encode(source, name)
+    words.validate()
+    assert words.format is record
+    assert words.decode().shape == (2, 256)
+
+
+def test_words_of_direct_formats_are_values() -> None:
+    words = encode([[1.0, -2.0]], "bf16")
+    assert isinstance(words, DirectWords)
+    assert encode(words, "fp32", "cast_direct").decode().tolist() == [[1.0, -2.0]]
+    assert encode(words, "q8_g32_fp16").decode().shape == (1, 2)
+
+
+def test_records_and_nested_lists() -> None:
+    assert encode([[1, 2], [3, 4]], FORMATS["int32"]).decode().tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ArgumentError, match="not an array"):
+        encode([[1, 2], [3]], "int32")
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'q4_g64_fp16'"):
+        encode([1.0], "q4_g64")
+    with pytest.raises(UnknownNameError, match="no conversion method"):
+        encode([1.0], "bf16", "cast")
+
+
+def test_illegal_words_are_refused() -> None:
+    record = FORMATS["t2_g128_fp16"]
+    words = GroupedWords(record, (1, 4), np.full((1, 4), -2, np.int8), np.full((1, 1), 0x3C00, np.uint16))
+    with pytest.raises(WordsError, match="row 0, group 0, column 0"):
+        encode(words, "t2_g128_fp16")
