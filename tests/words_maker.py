@@ -47,7 +47,8 @@ def make_words(record: Format, shape: tuple[int, ...], rng: np.random.Generator,
             rng.integers(1, 0x7F800000, divisors, dtype=np.uint32),
         )
     if isinstance(record, RowScaledFormat):
-        codes = rng.integers(0, 0x7F, shape, dtype=np.uint8) | rng.integers(0, 2, shape, dtype=np.uint8) << 7
+        codes = rng.integers(0, 0x7F, shape, dtype=np.uint8)
+        codes[rng.random(shape) < 0.5] |= 0x80
         scales = rng.integers(0, record.infinity, rows, dtype=np.uint16)
         scales[rng.random(rows) < 0.2] = 0
         codes[scales == 0] &= 0x80

@@ -19,9 +19,12 @@ from quantform.formats import (
 )
 from quantform.packed import PROFILES
 
-WORDS = {  # representative words and what they are
+WORDS: dict[str, tuple[list[int], list[float]]] = {  # representative words and what they are
     "bf16": ([0x0000, 0x8000, 0x0001, 0x7F80, 0xFF80, 0x7FC1, 0xFF81], [0.0, -0.0, 2.0**-133, np.inf, -np.inf]),
-    "fp32": ([0, 0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC01234, 0x7F800001], [0.0, -0.0, 2.0**-149, np.inf, -np.inf]),
+    "fp32": (
+        [0, 0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC01234, 0x7F800001],
+        [0.0, -0.0, 2.0**-149, np.inf, -np.inf],
+    ),
     "int32": ([0, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF], [0, -1, -(2**31), 2**31 - 1]),
 }
 GGUF_FORMATS = [record for record in FORMATS.values() if isinstance(record, GgufFormat)]

@@ -68,9 +68,7 @@ def test_every_code_under_every_scale_divided_once() -> None:
 def test_the_grid() -> None:
     """Codes 0 to 15 under scales 1 and 2, divided by 2."""
     codes = np.array([[0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE] * 2], np.uint8)
-    words = Nvfp4Words(
-        NVFP4, (1, 32), codes, np.array([[0x38, 0x40]], np.uint8), np.array([0x40000000], np.uint32)
-    )
+    words = Nvfp4Words(NVFP4, (1, 32), codes, np.array([[0x38, 0x40]], np.uint8), np.array([0x40000000], np.uint32))
     grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
     expected = np.concatenate([grid / 2, grid])
     np.testing.assert_array_equal(words.decode()[0].view(np.uint32), expected.view(np.uint32))

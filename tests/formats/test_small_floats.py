@@ -34,7 +34,9 @@ def test_every_e4m3fn_word() -> None:
 @pytest.mark.parametrize(("name", "read"), [("bf16", oracle.bf16), ("fp16", oracle.fp16)])
 def test_every_16_bit_word_widens_exactly(name: str, read: object) -> None:
     scalar = SCALARS[name]
-    finite = [word for word in range(0, 1 << 16, 7) if np.isfinite(np.uint16(word).view(scalar.dtype).astype(np.float32))]
+    finite = [
+        word for word in range(0, 1 << 16, 7) if np.isfinite(np.uint16(word).view(scalar.dtype).astype(np.float32))
+    ]
     assert callable(read)
     wide = convert(np.array(finite, np.uint16).view(scalar.dtype), np.dtype(np.float32))
     assert wide.view(np.uint32).tolist() == [oracle.binary32(read(word)) for word in finite]

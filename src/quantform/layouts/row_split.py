@@ -90,7 +90,7 @@ class RowSplitLayout(RowPlaneLayout):
                 lanes |= unpack_lanes(plane[rows, some], bits) << np.uint8(shift)
             tile[...] = _to_codes(lanes[:, : tile.shape[1]], grouped)
         words = scales.view("<u2")[:, : grouped.groups(shape[1])]
-        return GroupedWords(format, shape, codes, np.ascontiguousarray(words, np.uint16))
+        return GroupedWords(format, shape, codes, words.astype(np.uint16, order="C"))
 
     def _views(self, payload: Payload, format: Format, shape: tuple[int, ...]) -> list[Bytes]:
         """The planes of a payload, as matrices of bytes that share its memory."""
