@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantform._scalars import SCALARS
 from quantform.encode import encode
-from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError, WordsError
+from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError, ValuesError, WordsError
 from quantform.formats import FORMATS, DirectWords, GroupedWords
 
 
@@ -56,3 +57,17 @@ def test_illegal_words_are_refused() -> None:
     words = GroupedWords(record, (1, 4), np.full((1, 4), -2, np.int8), np.full((1, 1), 0x3C00, np.uint16))
     with pytest.raises(WordsError, match="row 0, group 0, column 0"):
         encode(words, "t2_g128_fp16")
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_every_number_type(name: str) -> None:
+    scalar = SCALARS[name]
+    source = np.array([[1, 2, 4, 0.5 if scalar.is_float else 1]]).astype(scalar.dtype)
+    expected = source.astype(np.float32)
+    assert encode(source, "fp32").decode().tolist() == expected.tolist()
+    if name != "bool":
+        assert encode(source, "q8_g32_fp16").decode().tolist() == encode(expected, "q8_g32_fp16").decode().tolist()
+    source = np.array([[1, np.nan if scalar.is_float else 1]]).astype(scalar.dtype)
+    if name != "fp32" and not np.isfinite(source[0, 1]):
+        with pytest.raises(ValuesError, match="row 0, column 1: the value is not finite"):
+            encode(source, "fp32")

@@ -116,7 +116,7 @@ def test_q8_contract(scale: int, code: int, where: str, found: str) -> None:
     rows = np.zeros((3, 2, 34), np.uint8)
     rows[2, 1, :2] = scale & 0xFF, scale >> 8
     rows[2, 1, 2] = code & 0xFF
-    with pytest.raises(WordsError, match="a gguf format or a quantizing method") as caught:
+    with pytest.raises(WordsError, match="choose another format") as caught:
         encode(blocks_of("Q8_0", rows.reshape(3, -1)), "q8_g32_fp16")
     assert caught.value.where == f"words, {where}"
     assert str(caught.value.found).startswith(found)

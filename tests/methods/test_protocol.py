@@ -169,13 +169,13 @@ def test_word_reads_are_checked() -> None:
 
 
 def negated(request: Request) -> Callable[[int, int], Words]:
-    """Codes of the opposite values, by way of a built-in method."""
+    """The opposite values, by way of a built-in method."""
     inner = METHODS["grouped_absmax"].start(replace(request, parameters={}))
 
     def rows(first: int, end: int) -> Words:
         words = inner.rows(first, end)
         assert isinstance(words, GroupedWords)
-        return replace(words, codes=-words.codes)
+        return replace(words, scales=np.where(words.scales != 0, words.scales ^ np.uint16(0x8000), words.scales))
 
     return rows
 
@@ -202,7 +202,7 @@ def test_callables_make_words_and_values() -> None:
 def test_callables_have_names() -> None:
     method = as_method(negated)
     assert method.name.endswith(":negated")
-    assert method.summary == "Codes of the opposite values, by way of a built-in method."
+    assert method.summary == "The opposite values, by way of a built-in method."
     assert as_method(method) is method
     assert as_method(Halving).name.endswith(":Halving")
 

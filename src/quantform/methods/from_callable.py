@@ -5,12 +5,12 @@ A callable takes a `Request` and returns what gives its rows: a function of `(fi
 target format, of shape `[end - first, K]`, or, for a direct format, an array of the target's own number type.
 
 ```python
-def halve(request):
+def negated(request):
     inner = METHODS["grouped_absmax"].start(replace(request, parameters={}))
 
     def rows(first, end):
         words = inner.rows(first, end)
-        return replace(words, codes=words.codes // 2)
+        return replace(words, scales=np.where(words.scales != 0, words.scales ^ 0x8000, words.scales))
 
     return rows
 ```

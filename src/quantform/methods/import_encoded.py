@@ -94,7 +94,7 @@ def _imported(span: Span, words: Words, target: Format) -> Words:
                 return validate(moved, span.first)
             except WordsError as error:
                 name = stored.profile.name
-                error.hint = f"{target} holds only some {name} blocks; a gguf format or a quantizing method takes any"
+                error.hint = f"{target} holds only some {name} blocks; choose another format for this tensor"
                 raise
     elif stored.name == target.name:
         return validate(words, span.first)
