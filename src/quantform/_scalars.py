@@ -35,6 +35,11 @@ class Scalar:
         return self.dtype.itemsize
 
     @property
+    def bits(self) -> int:
+        """Bits of a number; fewer than its word has where a file packs several into a byte."""
+        return _NARROW_BITS.get(self.name, self.nbytes * 8)
+
+    @property
     def word_dtype(self) -> np.dtype[Any]:
         """The unsigned integer type of the same width, in native byte order."""
         return np.dtype(f"u{self.dtype.itemsize}")
@@ -43,6 +48,9 @@ class Scalar:
     def stored_dtype(self) -> np.dtype[Any]:
         """The little-endian unsigned integer type that a file holds."""
         return self.word_dtype.newbyteorder("<")
+
+
+_NARROW_BITS = {"e3m2": 6, "e2m3": 6, "e2m1": 4}
 
 
 def _float(name: str, dtype: npt.DTypeLike) -> Scalar:
@@ -62,7 +70,12 @@ SCALARS: Registry[Scalar] = Registry(
         _float("bf16", ml_dtypes.bfloat16),
         _float("e4m3fn", ml_dtypes.float8_e4m3fn),
         _float("e5m2", ml_dtypes.float8_e5m2),
+        _float("e4m3fnuz", ml_dtypes.float8_e4m3fnuz),
+        _float("e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
         _float("e8m0", ml_dtypes.float8_e8m0fnu),
+        _float("e3m2", ml_dtypes.float6_e3m2fn),
+        _float("e2m3", ml_dtypes.float6_e2m3fn),
+        _float("e2m1", ml_dtypes.float4_e2m1fn),
         *(_integer(f"{sign}int{bits}") for bits in (64, 32, 16, 8) for sign in ("", "u")),
         Scalar("bool", np.dtype(np.bool_), is_float=False),
     ],

@@ -1,0 +1,21 @@
+"""How checkpoints keep quantized weights in several plain tensors, and what those mean together."""
+
+from __future__ import annotations
+
+from quantform.sources.conventions.checkpoint import Checkpoint, Dropped
+from quantform.sources.conventions.config import QuantizationConfig, Scheme
+from quantform.sources.conventions.nvfp4 import Nvfp4Weight
+from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
+from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+
+__all__ = [
+    "Checkpoint",
+    "Dropped",
+    "Nvfp4Weight",
+    "QuantizationConfig",
+    "QuantizedWeight",
+    "RowScaledWeight",
+    "ScaledWeight",
+    "Scheme",
+    "UnsupportedWeight",
+]

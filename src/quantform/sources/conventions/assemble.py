@@ -1,0 +1,281 @@
+"""Finds which tensors make up a quantized weight, and in which convention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantform.errors import FileError
+from quantform.sources._protocol import Source, Tensor
+from quantform.sources.conventions.config import QuantizationConfig, Scheme
+from quantform.sources.conventions.nvfp4 import Nvfp4Weight
+from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
+from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+
+__all__ = ["Assembler"]
+
+_CODES = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3", "e3m2", "int8", "uint8", "int32", "uint32")
+_EXPONENTS = ("uint8", "e8m0")
+_BITSANDBYTES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map")
+_PACKED_INTEGERS = (
+    ("qweight", ("qzeros", "scales", "g_idx"), "GPTQ or AWQ integers"),
+    ("W_q", ("scale", "zero", "meta"), "HQQ integers"),
+)
+
+
+class Assembler:
+    """Puts weights together from the tensors of a source.
+
+    Args:
+        source: Plain tensors.
+        config: What the checkpoint says of its quantization, if anything.
+    """
+
+    def __init__(self, source: Source[Any], config: QuantizationConfig | None) -> None:
+        self._source = source
+        self._config = config
+        self._where = str(source.path)
+
+    def weights(self) -> dict[str, QuantizedWeight]:
+        """Every quantized weight by its logical name, in the order of its codes.
+
+        Raises:
+            FileError: A weight lacks a tensor, one does not fit, or the config contradicts the tensors.
+        """
+        found: dict[str, QuantizedWeight] = {}
+        for name in self._source:
+            weight = self._weight_of(name)
+            if weight is not None:
+                if weight.name in found:
+                    raise FileError("two sets of tensors make up one weight", where=weight.where(), found=name)
+                found[weight.name] = weight
+        return found
+
+    def _weight_of(self, name: str) -> QuantizedWeight | None:
+        """The weight whose codes are in the tensor called `name`, if they are codes."""
+        tensor: Tensor = self._source[name]
+        module, _, last = name.rpartition(".")
+        prefix = f"{module}." if module else ""
+        for codes, others, what in _PACKED_INTEGERS:
+            if last == codes and any(prefix + other in self._source for other in others):
+                parts = self._present({"codes": name, **{other: prefix + other for other in others}})
+                return self._unsupported(f"{prefix}weight", parts, what)
+        if last == "compressed" and f"{prefix}bitmask" in self._source:
+            parts = self._present(
+                {"codes": name, **{part: prefix + part for part in ("bitmask", "shape", "row_offsets")}}
+            )
+            return self._unsupported(module, parts, "sparse values and their bit mask")
+        if name.endswith("_packed"):
+            return self._packed(name.removesuffix("_packed"))
+        if name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in self._source:
+            base = name.removesuffix("_blocks")
+            parts = self._present({"codes": name, "scales": f"{base}_scales"})
+            return self._unsupported(base, parts, "MXFP4 in blocks and scales")
+        if tensor.format in _CODES:
+            return self._plain_codes(name, tensor)
+        return None
+
+    def _packed(self, base: str) -> QuantizedWeight | None:
+        """A weight of compressed-tensors whose codes are packed."""
+        names = {"codes": f"{base}_packed", "scales": f"{base}_scale"}
+        if names["scales"] not in self._source:
+            if self._config is None and not base.endswith("weight"):
+                return None  # a tensor that only ends like one
+            raise self._missing(base, names["scales"])
+        codes, scales = self._source[names["codes"]], self._source[names["scales"]]
+        scheme = self._scheme(base)
+        if codes.format != "uint8" or (scheme is not None and (scheme.kind != "float" or scheme.bits != 4)):
+            extra = {part: f"{base}_{part}" for part in ("zero_point", "g_idx", "shape", "global_scale")}
+            what = f"packed codes ({scheme})" if scheme is not None else f"integers packed in {codes.format}"
+            return self._unsupported(base, self._present({**names, **extra}), what)
+        if f"{base}_global_scale" in self._source or scales.format == "e4m3fn":
+            self._agree(base, scheme, 16)
+            names["global"] = f"{base}_global_scale"
+            return self._nvfp4(base, names, "input_global_scale", reciprocal=False)
+        self._agree(base, scheme, 32)
+        return self._mxfp4(base, names)
+
+    def _plain_codes(self, base: str, tensor: Tensor) -> QuantizedWeight | None:
+        """A weight whose codes have its own name, or a plain tensor of such a type (then None)."""
+        foreign = self._bitsandbytes(base, tensor)
+        if foreign is not None:
+            return foreign
+        scales = [name for suffix in ("_scale", "_scale_inv") if (name := base + suffix) in self._source]
+        return self._scaled(base, tensor, scales) if scales else self._unscaled(base, tensor)
+
+    def _bitsandbytes(self, base: str, tensor: Tensor) -> UnsupportedWeight | None:
+        states = [name for suffix in _BITSANDBYTES if (name := base + suffix) in self._source]
+        factor = self._companion(base, "SCB")
+        if not states and not (tensor.format == "int8" and factor in self._source):
+            return None
+        names = [*states, *(name for name in self._source if name.startswith(f"{base}.quant_state.")), factor]
+        parts = self._present({"codes": base, **{name: name for name in names}})
+        return self._unsupported(base, parts, "bitsandbytes codes")
+
+    def _unscaled(self, base: str, tensor: Tensor) -> QuantizedWeight | None:
+        """A tensor of a type of codes without scales: a plain one, unless the config says that it is quantized."""
+        config = self._config
+        if config is None or len(tensor.shape) < 2:
+            return None
+        if not config.readable:
+            codes = tensor.format != "int32"
+            return (
+                self._unsupported(base, {"codes": tensor}, f"codes of the method {config.method!r}") if codes else None
+            )
+        scheme = config.scheme(self._module(base))
+        if scheme is not None and tensor.format == "e4m3fn" and base.endswith("weight"):
+            raise self._missing(base, f"{base}_scale", scheme)
+        return None
+
+    def _scaled(self, base: str, tensor: Tensor, scales: list[str]) -> QuantizedWeight:
+        config = self._config
+        if len(scales) > 1:
+            raise FileError("a weight has two sets of scales", where=self._at(base), found=" and ".join(scales))
+        scheme = self._scheme(base)
+        names = {"codes": base, "scales": scales[0]}
+        if self._companion(base, "pre_quant_scale") in self._source:
+            extra = {"global": f"{base}_scale_2", "pre_quant_scale": self._companion(base, "pre_quant_scale")}
+            return self._unsupported(
+                base, self._present({**names, **extra}), "codes of a weight whose inputs are scaled (pre_quant_scale)"
+            )
+        if config is not None and not config.readable:
+            return self._unsupported(base, self._present(names), f"codes of the method {config.method!r}")
+        if tensor.format == "uint8":
+            return self._modelopt_fp4(base, names, scheme)
+        if tensor.format != "e4m3fn" or (scheme is not None and (scheme.kind != "float" or scheme.bits != 8)):
+            extra = {part: f"{base}_{part}" for part in ("zero_point", "g_idx", "shape", "scale_2")}
+            what = f"{tensor.format} codes" + (f" ({scheme})" if scheme is not None else "")
+            return self._unsupported(base, self._present({**names, **extra}), what)
+        return self._fp8(base, names, scheme)
+
+    def _modelopt_fp4(self, base: str, names: dict[str, str], scheme: Scheme | None) -> QuantizedWeight:
+        scales = self._source[names["scales"]]
+        names["global"] = f"{base}_scale_2"
+        if scheme is not None and (scheme.kind != "float" or scheme.bits != 4):
+            return self._unsupported(base, self._present(names), f"packed codes ({scheme})")
+        if scheme is not None and scheme.group_size == 32:
+            del names["global"]
+            return self._mxfp4(base, names)
+        if scheme is None and scales.format != "e4m3fn" and names["global"] not in self._source:
+            return self._unsupported(base, self._present(names), f"uint8 codes under {scales.format} scales")
+        self._agree(base, scheme, 16)
+        return self._nvfp4(base, names, "input_scale", reciprocal=True)
+
+    def _nvfp4(self, base: str, names: dict[str, str], input_name: str, *, reciprocal: bool) -> QuantizedWeight:
+        if names["global"] not in self._source:
+            raise self._missing(base, names["global"])
+        parts = self._present({**names, "input": self._companion(base, input_name)})
+        pre_quant_scale = self._companion(base, "pre_quant_scale")
+        if pre_quant_scale in self._source:
+            parts["pre_quant_scale"] = self._source[pre_quant_scale]
+            return self._unsupported(base, parts, "NVFP4 codes of a weight whose inputs are scaled (pre_quant_scale)")
+        return self._shifted(base, parts) or Nvfp4Weight(base, parts, self._where, reciprocal=reciprocal)
+
+    def _mxfp4(self, base: str, names: dict[str, str]) -> QuantizedWeight:
+        parts = self._present(names)
+        return self._shifted(base, parts) or ScaledWeight(
+            base,
+            parts,
+            self._where,
+            convention="mxfp4",
+            block=(1, 32),
+            packed=True,
+            exponents=True,
+        )
+
+    def _fp8(self, base: str, names: dict[str, str], scheme: Scheme | None) -> QuantizedWeight:
+        tensor, scales = self._source[base], self._source[names["scales"]]
+        parts = self._present({**names, "zero": f"{base}_zero_point"})
+        shifted = self._shifted(base, parts, "_g_idx")
+        if shifted is not None:
+            return shifted
+        exponents = scales.format in _EXPONENTS
+        if scheme is not None and scheme.strategy == "block" and scheme.block is not None:
+            return ScaledWeight(
+                base, parts, self._where, convention="fp8-block", block=scheme.block, exponents=exponents
+            )
+        if scheme is not None and scheme.group_size is not None:
+            if scheme.group_size == tensor.shape[-1] and not exponents:
+                return RowScaledWeight(base, parts, self._where, per_tensor=False)
+            name = "mxfp8" if exponents else "fp8-group"
+            block = (1, scheme.group_size)
+            return ScaledWeight(base, parts, self._where, convention=name, block=block, exponents=exponents)
+        if names["scales"].endswith("_scale_inv"):
+            raise FileError(
+                "nothing says how large the blocks of the weight's scales are",
+                where=self._at(base),
+                expected="weight_block_size in the quantization_config of config.json",
+                found=f"{names['scales']!r} {list(scales.shape)}",
+                hint="Put the checkpoint's config.json beside it",
+            )
+        per_tensor = scales.size == 1 if scheme is None else scheme.strategy == "tensor"
+        if scheme is None and not per_tensor and scales.shape not in {tensor.shape[:1], (*tensor.shape[:1], 1)}:
+            raise FileError(
+                "nothing says what the weight's scales mean",
+                where=self._at(base),
+                expected="one scale, one a row, or a quantization_config in config.json",
+                found=f"{names['scales']!r} {list(scales.shape)}",
+                hint="Put the checkpoint's config.json beside it",
+            )
+        return RowScaledWeight(base, parts, self._where, per_tensor=per_tensor)
+
+    def _scheme(self, base: str) -> Scheme | None:
+        """The config's scheme of a weight whose tensors are quantized; None where there is no config that says.
+
+        Raises:
+            FileError: The config says that the weight is not quantized.
+        """
+        if self._config is None or not self._config.readable:
+            return None
+        scheme = self._config.scheme(self._module(base))
+        if scheme is None:
+            raise FileError(
+                "the weight's tensors are quantized and the config says that it is not",
+                where=self._at(base),
+                expected=f"a config group or algorithm for module {self._module(base)!r}",
+                found=f"none, or an entry that ignores it, in {self._config.where}",
+            )
+        return scheme
+
+    def _agree(self, base: str, scheme: Scheme | None, group_size: int) -> None:
+        if scheme is not None and scheme.group_size != group_size:
+            raise FileError(
+                "the weight's tensors and the config disagree",
+                where=self._at(base),
+                expected=f"4-bit float in groups of {group_size}, as the tensors are",
+                found=f"{scheme} in {scheme.origin or 'the config'}",
+            )
+
+    def _shifted(self, base: str, parts: dict[str, Tensor], *suffixes: str) -> UnsupportedWeight | None:
+        """A refusal, where a tensor is there that changes what the codes mean."""
+        for suffix in suffixes or ("_zero_point", "_g_idx"):
+            if base + suffix in self._source:
+                extra = {suffix: self._source[base + suffix]}
+                return self._unsupported(base, {**parts, **extra}, f"codes that {base + suffix!r} shifts or reorders")
+        return None
+
+    def _present(self, names: dict[str, str]) -> dict[str, Tensor]:
+        return {part: self._source[name] for part, name in names.items() if name in self._source}
+
+    def _unsupported(self, base: str, parts: dict[str, Tensor], what: str) -> UnsupportedWeight:
+        return UnsupportedWeight(base, parts, self._where, f"{what} are not read by this package")
+
+    def _missing(self, base: str, name: str, scheme: Scheme | None = None) -> FileError:
+        return FileError(
+            "a quantized weight lacks one of its tensors",
+            where=self._at(base),
+            expected=repr(name),
+            found=f"none; the config says {scheme}" if scheme is not None else "none",
+        )
+
+    def _at(self, base: str) -> str:
+        return f"{self._where}, tensor {base!r}"
+
+    @staticmethod
+    def _module(base: str) -> str:
+        return base.removesuffix("weight").removesuffix(".") if base.endswith("weight") else base
+
+    @staticmethod
+    def _companion(base: str, last: str) -> str:
+        """The name of a tensor beside the weight, in its module."""
+        module = Assembler._module(base)
+        return f"{module}.{last}" if module else last

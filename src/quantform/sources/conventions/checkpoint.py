@@ -1,0 +1,152 @@
+"""A checkpoint with its quantized weights put together: each logical weight once, and nothing left unexplained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from quantform.errors import FileError
+from quantform.sources._protocol import Source, Tensor
+from quantform.sources.conventions.assemble import Assembler
+from quantform.sources.conventions.config import QuantizationConfig, find_config
+from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+
+__all__ = ["Checkpoint", "Dropped"]
+
+_ACTIVATIONS = "it scales activations, and weights do not depend on it"
+_CACHE = "it scales the attention cache, and weights do not depend on it"
+_NO_VALUES = "the weight's values do not depend on it here"
+_UNQUANTIZED = "the weight that it belongs to is stored unquantized"
+
+_REASONS = {
+    **{
+        f"{what}_{kind}": _ACTIVATIONS
+        for what in ("input", "output")
+        for kind in ("scale", "global_scale", "zero_point", "observer")
+    },
+    **{
+        f"{what}_{kind}": _CACHE
+        for what in ("k", "v", "q", "kv", "prob", "k_proj", "v_proj")
+        for kind in ("scale", "global_scale", "zero_point")
+    },
+    "prob_output_scale": _CACHE,
+    "kv_cache_scaling_factor": _CACHE,
+}
+_OF_WEIGHTS = ("_scale", "_scale_inv", "_scale_2", "_global_scale", "_zero_point", "_g_idx", "_shape")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A tensor that no weight needs.
+
+    Attributes:
+        name: Its name.
+        reason: Why it is left out.
+    """
+
+    name: str
+    reason: str
+
+
+class Checkpoint(Source[Tensor]):
+    """A mapping of logical names to tensors: plain ones as they are, quantized weights put together.
+
+    Only headers and configs are read. The tensors that make up a quantized weight do not appear by themselves; those
+    that no weight needs are in `dropped`. A weight in a form that is not read here is there as an `UnsupportedWeight`,
+    which can be listed and refuses everything else.
+
+    Args:
+        source: A source of plain tensors: safetensors or arrays. Closing the checkpoint closes it.
+        config: What `config.json` says; None takes the source's own.
+
+    Attributes:
+        source: The source.
+        config: The model's configuration.
+        quantization: The quantization config, or None.
+        weights: The quantized weights by name.
+        dropped: Tensors that were left out, with the reason.
+
+    Raises:
+        FileError: A weight lacks a tensor, one has the wrong type or shape, a scale has no weight, or the config
+            contradicts the tensors or is malformed.
+        UnsupportedError: The config holds a pattern that is not supported.
+    """
+
+    def __init__(self, source: Source[Any], config: Mapping[str, Any] | None = None) -> None:
+        self.source = source
+        self.kind = source.kind
+        self.path: Path = source.path
+        self.files = source.files
+        self.metadata = source.metadata
+        document = getattr(source, "document", None)
+        if config is None:
+            config = getattr(source, "config", {})
+        self.config: Mapping[str, Any] = config
+        beside = document("hf_quant_config.json") if document is not None else None
+        self.quantization: QuantizationConfig | None = find_config(config, beside, str(self.path))
+        assembler = Assembler(source, self.quantization)
+        weights = assembler.weights()
+        used = {companion: weight for weight in weights.values() for companion in weight.companions}
+        self.weights: Mapping[str, QuantizedWeight] = MappingProxyType(weights)
+        tensors: dict[str, Tensor] = {}
+        dropped: list[Dropped] = []
+        judging = bool(weights) or self.quantization is not None
+        for name, tensor in source.items():
+            weight = used.get(name)
+            if weight is not None:
+                if weight.companions[0] == name:
+                    self._add(tensors, weight)
+                continue
+            reason = self._reason(name) if judging else None
+            if reason is not None:
+                dropped.append(Dropped(name, reason))
+            else:
+                self._add(tensors, tensor)
+        self._tensors = tensors
+        self.dropped = tuple(dropped)
+
+    @property
+    def unsupported(self) -> tuple[UnsupportedWeight, ...]:
+        """The weights in forms that are not read here."""
+        return tuple(weight for weight in self.weights.values() if isinstance(weight, UnsupportedWeight))
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+    def _add(self, tensors: dict[str, Tensor], tensor: Tensor) -> None:
+        if tensors.setdefault(tensor.name, tensor) is not tensor:
+            raise FileError(
+                "a weight is there both quantized and as a tensor of its name",
+                where=f"{self.path}, tensor {tensor.name!r}",
+            )
+
+    def _reason(self, name: str) -> str | None:
+        """Why a tensor outside all weights is dropped; None where it is a tensor like any other."""
+        module, _, last = name.rpartition(".")
+        reason = _REASONS.get(last)
+        if reason is not None:
+            return reason
+        suffix = next((suffix for suffix in _OF_WEIGHTS if last == f"weight{suffix}"), None)
+        if suffix is None:
+            return None
+        owner = f"{module}.weight" if module else "weight"
+        weight = self.weights.get(owner)
+        if weight is not None:
+            if suffix == "_shape" or isinstance(weight, UnsupportedWeight):
+                return _NO_VALUES
+            raise FileError(
+                "a tensor of a quantized weight has no place in its convention",
+                where=f"{self.path}, tensor {name!r}",
+                expected=f"{weight.convention}: {', '.join(weight.companions)}",
+            )
+        if owner not in self.source:
+            raise FileError(
+                "a tensor belongs to a weight that is not there",
+                where=f"{self.path}, tensor {name!r}",
+                expected=f"{owner!r} or '{owner}_packed'",
+            )
+        return _UNQUANTIZED

@@ -1,0 +1,214 @@
+"""The files of a safetensors model: found from a path, checked against an index, and few of them open at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantform._files import MappedFile
+from quantform.errors import FileError
+from quantform.sources.safetensors_json import read_json
+
+__all__ = ["INDEX_SUFFIX", "FilePool", "Index", "check_shard", "find_model", "looks_like_safetensors", "read_index"]
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_SUFFIX = ".safetensors"
+_INDEX_MAX = 100_000_000
+_NAMED = 4  # names that an error message lists
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index of shards.
+
+    Attributes:
+        path: The index file.
+        shards: The shards' paths, in the order in which the index first names them.
+        shard_of: Each tensor's shard.
+        metadata: The index's own `metadata`.
+    """
+
+    path: Path
+    shards: tuple[Path, ...]
+    shard_of: Mapping[str, Path]
+    metadata: Mapping[str, Any]
+
+
+class FilePool:
+    """Opens files when they are needed and keeps the last few open.
+
+    Args:
+        limit: Files that stay open while nobody reads them.
+    """
+
+    def __init__(self, limit: int = 4) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, MappedFile] = OrderedDict()
+        self._readers: dict[Path, int] = {}
+        self._sizes: dict[Path, int] = {}
+        self._closed = False
+
+    @contextmanager
+    def using(self, path: Path) -> Iterator[MappedFile]:
+        """The open file, which stays open until the block ends.
+
+        Raises:
+            FileError: It cannot be read, is not the file any more that it was, or the pool is closed.
+        """
+        with self._lock:
+            file = self._get(path)
+            self._readers[path] = self._readers.get(path, 0) + 1
+        try:
+            yield file
+        finally:
+            with self._lock:
+                self._readers[path] -= 1
+                self._trim(self._limit)
+
+    def close(self) -> None:
+        """Close every file. Arrays that were given out stay valid."""
+        with self._lock:
+            self._closed = True
+            while self._open:
+                self._open.popitem()[1].close()
+
+    @property
+    def open_files(self) -> int:
+        """How many files are open."""
+        return len(self._open)
+
+    def _get(self, path: Path) -> MappedFile:
+        if self._closed:
+            raise FileError("the file is closed", where=str(path), hint="Read inside the `with` block")
+        file = self._open.get(path)
+        if file is None:
+            file = MappedFile(path)
+            if self._sizes.setdefault(path, file.size) != file.size:
+                file.close()
+                raise FileError(
+                    "the file changed since it was opened",
+                    where=str(path),
+                    expected=f"{self._sizes[path]} bytes",
+                    found=file.size,
+                )
+            self._open[path] = file
+        self._open.move_to_end(path)
+        return file
+
+    def _trim(self, limit: int) -> None:
+        for path in [path for path in self._open if not self._readers[path]]:
+            if len(self._open) <= limit:
+                break
+            self._open.pop(path).close()
+
+
+def looks_like_safetensors(path: Path) -> bool:
+    """Whether `path` is to be opened as safetensors: a directory, an index, or a file whose header begins with `{`.
+
+    The format has no magic; its ninth byte is what tells it from others.
+    """
+    if path.is_dir() or path.name.endswith((_SUFFIX, INDEX_SUFFIX)):
+        return True
+    with MappedFile(path) as file:
+        return file.size > 8 and file.read(8, 1) == b"{" and int.from_bytes(file.read(0, 8), "little") <= file.size - 8
+
+
+def find_model(path: Path) -> Path:
+    """The safetensors file or the index that `path` means.
+
+    Raises:
+        FileError: A directory holds none, or several and nothing that says which.
+    """
+    if not path.is_dir():
+        return path
+    for name in (f"model{INDEX_SUFFIX}", f"model{_SUFFIX}"):
+        if (path / name).exists():
+            return path / name
+    try:
+        names = sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise FileError("cannot be read", where=str(path), found=error.strerror) from error
+    models = [name for name in names if name.endswith(INDEX_SUFFIX)] or [
+        name for name in names if name.endswith(_SUFFIX)
+    ]
+    if len(models) != 1:
+        raise FileError(
+            "the directory holds several safetensors files and no model index"
+            if models
+            else "the directory holds no safetensors file",
+            where=str(path),
+            expected=f"model{INDEX_SUFFIX}, model{_SUFFIX}, or a single *{_SUFFIX}",
+            found=_listed(models) if models else None,
+            hint="Name the file to open" if models else None,
+        )
+    return path / models[0]
+
+
+def read_index(path: Path) -> Index:
+    """Read an index; the shards themselves are not touched.
+
+    Raises:
+        FileError: It is no index, or names a shard that is not a plain file name.
+    """
+    where = str(path)
+    document = read_json(path, _INDEX_MAX, what="index")
+    weight_map, metadata = document.get("weight_map"), document.get("metadata", {})
+    if not isinstance(weight_map, dict):
+        raise FileError(
+            "the index has no weight_map", where=where, expected="an object", found=type(weight_map).__name__
+        )
+    if not isinstance(metadata, dict):
+        raise FileError("the index's metadata is no object", where=where, found=type(metadata).__name__)
+    shard_of = {}
+    shards: dict[str, Path] = {}
+    for tensor, name in weight_map.items():
+        if name not in shards if isinstance(name, str) else True:
+            if not isinstance(name, str) or name in {"", ".", ".."} or any(c in name for c in "/\\\0"):
+                raise FileError(
+                    f"the shard of tensor {tensor!r} is no plain file name",
+                    where=where,
+                    expected="a file beside the index",
+                    found=repr(name)[:120],
+                )
+            shards[name] = path.parent / name
+        shard_of[tensor] = shards[name]
+    missing = [name for name, shard in shards.items() if not shard.exists()]
+    if missing:
+        raise FileError(
+            "shards that the index names are missing",
+            where=where,
+            expected=f"{_listed(missing)} beside it",
+            found=f"{len(shards) - len(missing)} of {len(shards)} shards",
+        )
+    return Index(path, tuple(shards.values()), shard_of, metadata)
+
+
+def check_shard(index: Index, shard: Path, names: list[str]) -> None:
+    """Check that a shard holds exactly the tensors that the index says.
+
+    Raises:
+        FileError: One is missing, is not in the index, or belongs to another shard.
+    """
+    where = f"{index.path}, shard {shard.name}"
+    held = set(names)
+    missing = [name for name, owner in index.shard_of.items() if owner == shard and name not in held]
+    if missing:
+        raise FileError("the shard lacks tensors that the index says it has", where=where, expected=_listed(missing))
+    extra = [name for name in names if name not in index.shard_of]
+    if extra:
+        raise FileError("the shard holds tensors that the index does not name", where=where, found=_listed(extra))
+    for name in names:
+        owner = index.shard_of[name]
+        if owner != shard:
+            raise FileError(f"tensor {name!r} is in two shards", where=where, expected=f"it in {owner.name} alone")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
