@@ -12,7 +12,18 @@ import quantform
 ROOT = Path(quantform.__file__).parent
 
 # Every module or package directly below quantform, and the ones it may import. docs/architecture.md draws the same.
-BASICS = {"errors", "_registry", "_sizes", "_rows", "_scalars", "_files", "_native", "_progress", "_publish", "_version"}
+BASICS = {
+    "errors",
+    "_registry",
+    "_sizes",
+    "_rows",
+    "_scalars",
+    "_files",
+    "_native",
+    "_progress",
+    "_publish",
+    "_version",
+}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "_registry": {"errors"},

