@@ -228,7 +228,7 @@ def test_names_are_looked_up(write: Write) -> None:
         assert source.files == (source.path,) == (path,)
         with pytest.raises(UnknownNameError, match=r"Did you mean 'blk.0.attn_q.weight'"):
             source["blk.0.attn_k.weight"]
-        assert source.describe() == "GGUF version 3, 1 tensors"
+        assert source.describe() == "GGUF version 3, 1 tensor"
         assert "toy.gguf" in repr(source)
 
 
