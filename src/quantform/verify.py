@@ -14,10 +14,11 @@ import numpy as np
 
 from quantform._progress import Progress, silent
 from quantform._sizes import counted, human_bytes
-from quantform.container import Artifact
+from quantform.container import Artifact, TensorRecord
 from quantform.convert.streams import Copy, Stream, direct_stream
 from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
+from quantform.layouts import LAYOUTS
 from quantform.sources import NinferSource, Source, Tensor, open_source
 
 __all__ = ["Finding", "Report", "verify"]
@@ -130,6 +131,7 @@ def _deep(report: Report, source: Source[Any], progress: Progress) -> None:
     if isinstance(source, NinferSource):
         if not _attempt(report, "files", str(source.path), source.artifact.check_files):
             return
+        _padding(report, source)
         for offset, byte in _gap_bytes(source.artifact):
             problem = f"payload byte {offset} belongs to no object and is not zero; expected 0x00, found 0x{byte:02x}"
             report.findings.append(Finding("padding", str(source.path), problem))
@@ -144,6 +146,19 @@ def _deep(report: Report, source: Source[Any], progress: Progress) -> None:
         report.notes.append(
             f"{counted(len(tensors), 'tensor')}, {human_bytes(total)}: every word is legal in its format"
         )
+
+
+def _padding(report: Report, source: NinferSource) -> None:
+    """Padding inside payloads, which layouts own, must be canonical."""
+    for id, record in source.artifact.objects.items():
+        if not isinstance(record, TensorRecord):
+            continue
+        try:
+            read = source.artifact.object_reader(id)
+            faults = LAYOUTS[record.layout].check_padding(read, record.format, record.shape, record.divisors)
+        except QuantformError:
+            continue  # the structure is wrong, and was found wrong before
+        report.findings.extend(Finding("padding", id, str(fault)) for fault in faults)
 
 
 def _gap_bytes(artifact: Artifact) -> Iterator[tuple[int, int]]:
@@ -164,7 +179,7 @@ def _gap_bytes(artifact: Artifact) -> Iterator[tuple[int, int]]:
 
 def _validate(tensor: Tensor) -> None:
     for rows in _row_pieces(tensor):
-        tensor.words(rows).validate()
+        tensor.words(rows).validate(rows.start)
 
 
 def _row_pieces(tensor: Tensor) -> Iterator[slice]:

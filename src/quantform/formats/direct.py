@@ -21,7 +21,7 @@ class DirectFormat(Format):
 
     scalar: Scalar
 
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:  # noqa: ARG002 - nothing here can be wrong in a row
         """Check the arrays; every word is legal."""
         self._words(words)
 

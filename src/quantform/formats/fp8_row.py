@@ -33,7 +33,7 @@ class RowScaledFormat(TiledFormat):
     scale: Scalar
     infinity: int
 
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:
         """Check codes, scales, and the codes of rows whose scale is zero.
 
         Raises:
@@ -44,10 +44,10 @@ class RowScaledFormat(TiledFormat):
         fp8 = self._checked(words)
 
         def code_at(row: int, column: int) -> tuple[str, str]:
-            return f"row {row}, column {column}", hex_word(int(fp8.codes[row, column]), SCALARS["e4m3fn"])
+            return f"row {first_row + row}, column {column}", hex_word(int(fp8.codes[row, column]), SCALARS["e4m3fn"])
 
         def scale_at(row: int, _: int) -> tuple[str, str]:
-            return f"row {row}", hex_word(int(fp8.scales[row]), self.scale)
+            return f"row {first_row + row}", hex_word(int(fp8.scales[row]), self.scale)
 
         nan = Tally(f"a code of {self.name} is NaN", "a finite E4M3FN word", code_at)
         illegal = Tally(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import matrix_shape
-from quantform.errors import ArgumentError
+from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats.checks import require_array, words_of
 from quantform.formats.record import Format
 from quantform.formats.words import BlockWords, Words
@@ -29,13 +29,18 @@ class GgufFormat(Format):
 
     profile: Profile
 
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:  # noqa: ARG002 - nothing here can be wrong in a row
         """Check the arrays; every block is legal."""
         self._blocks(words)
 
     def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """What the operator `DequantizePacked` gives for the blocks."""
         blocks = self._blocks(words)
+        if self.profile.identifier not in PROFILES:
+            raise UnsupportedError(
+                f"{self.profile.name} is not among the operator's profiles, so its values are not defined there",
+                hint="Import the words into t2_g128_fp16, which has their values",
+            )
         return dequantize_packed(
             blocks.reshape(-1), self.profile.identifier, words.shape, "float32" if dtype is None else dtype
         )

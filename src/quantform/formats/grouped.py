@@ -48,7 +48,7 @@ class GroupedFormat(TiledFormat):
         """Scales of a row of `columns` values."""
         return ceil_div(columns, self.group)
 
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:
         """Check codes, scales, and the codes under zero scales.
 
         Raises:
@@ -57,15 +57,16 @@ class GroupedFormat(TiledFormat):
                 zero scale is not zero. `any_finite_scale` lifts the last two.
         """
         codes, scales = self._matrices(words)
-        shape = words.shape
+        # Some rows of a tensor are a matrix; a whole tensor of any rank has leading coordinates.
+        shape = (first_row + codes.shape[0], words.shape[-1]) if first_row else words.shape
 
         def code_at(row: int, column: int) -> tuple[str, str]:
             code = int(codes[row, column])
-            place = self._place(shape, row, column // self.group, column)
+            place = self._place(shape, first_row + row, column // self.group, column)
             return place, f"{code} (int8 word 0x{code & 0xFF:02X})"
 
         def scale_at(row: int, group: int) -> tuple[str, str]:
-            return self._place(shape, row, group), hex_word(int(scales[row, group]), SCALARS["fp16"])
+            return self._place(shape, first_row + row, group), hex_word(int(scales[row, group]), SCALARS["fp16"])
 
         outside = Tally(f"a code of {self.name} is out of range", f"{self.qmin} to {self.qmax}", code_at)
         illegal = Tally(

@@ -36,7 +36,7 @@ class Nvfp4Format(TiledFormat):
 
     group: int
 
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:
         """Check scales and divisors; every code is legal.
 
         Raises:
@@ -47,11 +47,13 @@ class Nvfp4Format(TiledFormat):
         rows = words.shape[0]
 
         def scale_at(row: int, group: int) -> tuple[str, str]:
-            return f"row {row}, group {group}", hex_word(int(fp4.scales[row, group]), SCALARS["e4m3fn"])
+            return f"row {first_row + row}, group {group}", hex_word(int(fp4.scales[row, group]), SCALARS["e4m3fn"])
 
         def divisor_at(_: int, divisor: int) -> tuple[str, str]:
             share = rows // fp4.divisors.size
-            place = f"divisor {divisor}, of rows {divisor * share} to {(divisor + 1) * share - 1}"
+            place = (
+                f"divisor {divisor}, of rows {first_row + divisor * share} to {first_row + (divisor + 1) * share - 1}"
+            )
             return place, hex_word(int(fp4.divisors[divisor]), SCALARS["fp32"])
 
         scales = Tally(

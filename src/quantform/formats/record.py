@@ -33,8 +33,12 @@ class Format(ABC):
     section: str
 
     @abstractmethod
-    def validate(self, words: Words) -> None:
+    def validate(self, words: Words, first_row: int = 0) -> None:
         """Check every word.
+
+        Args:
+            words: The words of a tensor, or of some of its rows.
+            first_row: Where in the tensor the first row stands; errors count from there.
 
         Raises:
             WordsError: A word is not legal; names the first bad place and how many there are.

@@ -30,9 +30,9 @@ class Words:
     format: Format
     shape: tuple[int, ...]
 
-    def validate(self) -> None:
+    def validate(self, first_row: int = 0) -> None:
         """Check that every word is legal in its format; see `Format.validate`."""
-        self.format.validate(self)
+        self.format.validate(self, first_row)
 
     def decode(self, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """The values, `shape`-d, converted once to `dtype`; see `Format.decode`."""

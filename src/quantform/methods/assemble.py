@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import matrix_shape
-from quantform.errors import ArgumentError, WordsError
+from quantform.errors import ArgumentError
 from quantform.formats import BlockWords, DirectWords, Format, GroupedWords, Nvfp4Words, RowScaledWords, Words
 
 __all__ = ["join", "row_range", "validate"]
@@ -86,9 +85,5 @@ def validate(words: W, first_row: int) -> W:
     Raises:
         WordsError: They are not.
     """
-    try:
-        words.validate()
-    except WordsError as error:
-        error.where = re.sub(r"^row (\d+)", lambda row: f"row {first_row + int(row[1])}", error.where or "")
-        raise
+    words.validate(first_row)
     return words

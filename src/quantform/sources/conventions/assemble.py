@@ -36,7 +36,7 @@ class Assembler:
         self._where = str(source.path)
 
     def weights(self) -> dict[str, QuantizedWeight]:
-        """Every quantized weight by its logical name, in the order of its codes.
+        """Every quantized weight by its logical name, in the order of their codes.
 
         Raises:
             FileError: A weight lacks a tensor, one does not fit, or the config contradicts the tensors.
@@ -48,7 +48,18 @@ class Assembler:
                 if weight.name in found:
                     raise FileError("two sets of tensors make up one weight", where=weight.where(), found=name)
                 found[weight.name] = weight
+        if self._config is not None and not self._config.readable:
+            used = {companion for weight in found.values() for companion in weight.companions}
+            found |= self._foreign(self._config.method, used)
         return found
+
+    def _foreign(self, method: str, used: set[str]) -> dict[str, QuantizedWeight]:
+        """Whatever else may be codes of a method that is not read here."""
+        return {
+            name: self._unsupported(name, {"codes": tensor}, f"codes of the method {method!r}")
+            for name, tensor in self._source.items()
+            if name not in used and len(tensor.shape) >= 2 and tensor.format in _CODES and tensor.format != "int32"
+        }
 
     def _weight_of(self, name: str) -> QuantizedWeight | None:
         """The weight whose codes are in the tensor called `name`, if they are codes."""
@@ -81,6 +92,10 @@ class Assembler:
             if self._config is None and not base.endswith("weight"):
                 return None  # a tensor that only ends like one
             raise self._missing(base, names["scales"])
+        if base in self._source:
+            raise FileError(
+                "a weight is there both packed and under its own name", where=self._at(base), found=names["codes"]
+            )
         codes, scales = self._source[names["codes"]], self._source[names["scales"]]
         scheme = self._scheme(base)
         if codes.format != "uint8" or (scheme is not None and (scheme.kind != "float" or scheme.bits != 4)):
@@ -114,13 +129,8 @@ class Assembler:
     def _unscaled(self, base: str, tensor: Tensor) -> QuantizedWeight | None:
         """A tensor of a type of codes without scales: a plain one, unless the config says that it is quantized."""
         config = self._config
-        if config is None or len(tensor.shape) < 2:
+        if config is None or not config.readable or len(tensor.shape) < 2:
             return None
-        if not config.readable:
-            codes = tensor.format != "int32"
-            return (
-                self._unsupported(base, {"codes": tensor}, f"codes of the method {config.method!r}") if codes else None
-            )
         scheme = config.scheme(self._module(base))
         if scheme is not None and tensor.format == "e4m3fn" and base.endswith("weight"):
             raise self._missing(base, f"{base}_scale", scheme)

@@ -309,7 +309,9 @@ class _Parser:
             return None
         low, comma, high = self._text[self._at + 1 : close].partition(",")
         numbers = [part for part in (low, high) if part]
-        if not numbers or any(not part.isascii() or not part.isdecimal() or len(part) > 4 for part in numbers):
+        if not (numbers or comma) or any(
+            not part.isascii() or not part.isdecimal() or len(part) > 4 for part in numbers
+        ):
             return None  # then it is a literal brace
         self._at = close + 1
         least = int(low or 0)
