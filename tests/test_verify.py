@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_illegal_words_are_found_only_by_looking_deep(tmp_path: Path, name: str)
 def test_row_numbers_in_findings_count_from_the_tensors_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantform.verify._PIECE", 1024)  # a few rows at a time
+    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE", 1024)  # a few rows at a time
     path = tmp_path / "m.ninfer"
     record = FORMATS["q4_g64_fp16"]
     start = store(path, make_words(record, SHAPE, np.random.default_rng(3)))
