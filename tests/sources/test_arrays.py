@@ -66,7 +66,7 @@ def test_nan_payloads_survive_a_change_of_byte_order() -> None:
 
 
 def test_scalars_vectors_and_empty_arrays() -> None:
-    source = ArraySource({"s": np.float32(2), "v": np.arange(6.0)[::2], "e": np.zeros((0, 3))})
+    source = ArraySource({"s": np.array(2, np.float32), "v": np.arange(6.0)[::2], "e": np.zeros((0, 3))})
     assert source["s"].decode().shape == ()
     assert source["v"].decode().tolist() == [0, 2, 4]
     assert source["v"].decode(rows=[0, 0]).tolist() == [[0, 2, 4]] * 2
@@ -102,19 +102,20 @@ def test_nothing_is_copied_beforehand() -> None:
     ids=str,
 )
 def test_what_is_no_array_of_numbers_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(ArgumentError, match="array 'bad'"):
+    with pytest.raises(ArgumentError, match=r"array 'bad'"):
         ArraySource({"good": np.zeros(1), "bad": value})
 
 
 def test_other_arguments_are_refused() -> None:
+    arrays: Any
     for arrays in ([], {1: np.zeros(1)}, np.zeros(3)):
-        with pytest.raises(ArgumentError, match="not a mapping"):
-            ArraySource(arrays)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=r"not a mapping"):
+            ArraySource(arrays)
     source = ArraySource({"x": np.zeros((2, 2))})
-    with pytest.raises(UnknownNameError, match="'y'"):
+    with pytest.raises(UnknownNameError, match=r"'y'"):
         source["y"]
-    with pytest.raises(ArgumentError, match="array 'x'.*outside"):
+    with pytest.raises(ArgumentError, match=r"array 'x'.*outside"):
         source["x"].words([2])
     for offset, size in ((-1, 1), (32, 1), (31, 2)):
-        with pytest.raises(ArgumentError, match="outside"):
+        with pytest.raises(ArgumentError, match=r"outside"):
             source["x"].read_into(offset, np.empty(size, np.uint8))

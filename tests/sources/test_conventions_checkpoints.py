@@ -68,7 +68,7 @@ def test_weights_are_found_and_nothing_is_left_unexplained(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "weight"), WEIGHTS)
 def test_values_equal_those_of_the_package_in_every_bit(name: str, weight: str) -> None:
-    """The package multiplies in BF16 or binary32 and, for NVFP4, divides the scale first; these values come out alike."""
+    """It multiplies in BF16 or binary32 and, for NVFP4, divides the scale first; on these values that is the same."""
     want = expected(name, weight)
     with opened(name) as checkpoint:
         have = checkpoint[weight].decode("float32" if want.dtype == np.float32 else "bfloat16")
@@ -139,6 +139,6 @@ def test_integers_are_listed_and_refused_by_name() -> None:
         assert isinstance(weight, UnsupportedWeight)
         assert set(weight.companions) == {f"{Q}_packed", f"{Q}_scale", f"{Q}_shape"}
         for use in (weight.words, weight.decode, weight.check):
-            with pytest.raises(UnsupportedError, match="4-bit int, strategy group of 32.*dequantize"):
+            with pytest.raises(UnsupportedError, match=r"4-bit int, strategy group of 32.*dequantize"):
                 use()
         assert checkpoint["lm_head.weight"].decode().shape == (10, 64)

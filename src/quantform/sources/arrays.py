@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from quantform._rows import Rows, as_rows, matrix_shape
 from quantform._scalars import SCALARS, Scalar
+from quantform._sizes import counted
 from quantform.errors import ArgumentError
 from quantform.formats import DirectWords, direct_format
 from quantform.sources._protocol import Source, Tensor
@@ -134,7 +135,7 @@ class ArraySource(Source[ArrayTensor]):
 
     def describe(self) -> str:
         """Number of arrays."""
-        return f"{len(self)} arrays"
+        return counted(len(self), "array")
 
     def close(self) -> None:
         """Nothing is open."""

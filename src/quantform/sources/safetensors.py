@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from quantform._rows import Rows, as_rows, matrix_shape, runs
 from quantform._scalars import Scalar
-from quantform._sizes import ceil_div, product
+from quantform._sizes import ceil_div, counted, product
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import DirectWords, direct_format
 from quantform.sources._protocol import Source, Tensor
@@ -61,6 +61,14 @@ class SafetensorsTensor(Tensor):
     def decodable(self) -> bool:
         """Whether `words` and `decode` work: the type is known."""
         return self._scalar is not None
+
+    def check(self) -> None:
+        """Check that `words` and `decode` work.
+
+        Raises:
+            UnsupportedError: The type is not one that this package decodes.
+        """
+        self._known()
 
     def payload(self) -> _Bytes:
         """The stored bytes, uint8 `[nbytes]`, read-only and without a copy."""
@@ -220,7 +228,7 @@ class SafetensorsSource(Source[SafetensorsTensor]):
         self._directory = found.parent
         self._config: dict[str, Any] | None = None
         index = read_index(found) if found.name.endswith(".json") else None
-        shards = (found,) if index is None else index.shards
+        shards = (found,) if index is None else tuple(index.shards)
         self.files = shards if index is None else (found, *shards)
         self._pool = FilePool()
         try:
@@ -259,7 +267,7 @@ class SafetensorsSource(Source[SafetensorsTensor]):
     def describe(self) -> str:
         """Number of tensors and of files."""
         shards = len({tensor.path for tensor in self._tensors.values()})
-        return f"safetensors, {len(self)} tensors{f' in {shards} files' if shards > 1 else ''}"
+        return f"safetensors, {counted(len(self), 'tensor')}{f' in {shards} files' if shards > 1 else ''}"
 
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid."""

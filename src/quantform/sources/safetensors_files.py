@@ -28,13 +28,13 @@ class Index:
 
     Attributes:
         path: The index file.
-        shards: The shards' paths, in the order in which the index first names them.
-        shard_of: Each tensor's shard.
+        shards: Each shard's path and the names of its tensors, in the order in which the index first names them.
+        shard_of: The path of each tensor's shard.
         metadata: The index's own `metadata`.
     """
 
     path: Path
-    shards: tuple[Path, ...]
+    shards: Mapping[Path, frozenset[str]]
     shard_of: Mapping[str, Path]
     metadata: Mapping[str, Any]
 
@@ -167,6 +167,7 @@ def read_index(path: Path) -> Index:
         raise FileError("the index's metadata is no object", where=where, found=type(metadata).__name__)
     shard_of = {}
     shards: dict[str, Path] = {}
+    tensors: dict[str, list[str]] = {}
     for tensor, name in weight_map.items():
         if name not in shards if isinstance(name, str) else True:
             if not isinstance(name, str) or name in {"", ".", ".."} or any(c in name for c in "/\\\0"):
@@ -178,6 +179,7 @@ def read_index(path: Path) -> Index:
                 )
             shards[name] = path.parent / name
         shard_of[tensor] = shards[name]
+        tensors.setdefault(name, []).append(tensor)
     missing = [name for name, shard in shards.items() if not shard.exists()]
     if missing:
         raise FileError(
@@ -186,7 +188,7 @@ def read_index(path: Path) -> Index:
             expected=f"{_listed(missing)} beside it",
             found=f"{len(shards) - len(missing)} of {len(shards)} shards",
         )
-    return Index(path, tuple(shards.values()), shard_of, metadata)
+    return Index(path, {shards[name]: frozenset(held) for name, held in tensors.items()}, shard_of, metadata)
 
 
 def check_shard(index: Index, shard: Path, names: list[str]) -> None:
@@ -196,17 +198,17 @@ def check_shard(index: Index, shard: Path, names: list[str]) -> None:
         FileError: One is missing, is not in the index, or belongs to another shard.
     """
     where = f"{index.path}, shard {shard.name}"
-    held = set(names)
-    missing = [name for name, owner in index.shard_of.items() if owner == shard and name not in held]
+    promised = index.shards[shard]
+    missing = sorted(promised.difference(names))
     if missing:
         raise FileError("the shard lacks tensors that the index says it has", where=where, expected=_listed(missing))
-    extra = [name for name in names if name not in index.shard_of]
+    others = [name for name in names if name not in promised]
+    extra = [name for name in others if name not in index.shard_of]
     if extra:
         raise FileError("the shard holds tensors that the index does not name", where=where, found=_listed(extra))
-    for name in names:
-        owner = index.shard_of[name]
-        if owner != shard:
-            raise FileError(f"tensor {name!r} is in two shards", where=where, expected=f"it in {owner.name} alone")
+    for name in others:
+        owner = index.shard_of[name].name
+        raise FileError(f"tensor {name!r} is in two shards", where=where, expected=f"it in {owner} alone")
 
 
 def _listed(names: list[str]) -> str:

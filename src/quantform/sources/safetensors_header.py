@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from quantform._files import MappedFile
 from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import U64_MAX
@@ -22,6 +24,8 @@ __all__ = ["HEADER_MAX", "Entry", "Header", "read_header"]
 HEADER_MAX = 100_000_000
 """The most bytes that the format allows a header."""
 
+_SMALL = 1 << 20  # bytes of a header that may hold anything without making many objects
+_OUTLINE = msgspec.json.Decoder(dict[str, dict[str, str | list[int] | int | float | bool | None]])
 _DTYPE_MAX = 32  # characters; it is shown in listings
 
 _SCALAR_OF = {
@@ -118,6 +122,8 @@ def read_header(file: MappedFile) -> Header:
     raw = file.read(8, length)
     if raw[:1] != b"{":
         raise FileError("the header does not begin with '{'", where=f"{where}, byte 8", found=repr(raw[:8]))
+    if length > _SMALL:
+        _check_outline(raw, where)
     document = parse_json(raw, where, what="header")
     metadata = _metadata(document.pop("__metadata__", {}), where)
     data_offset = 8 + length
@@ -125,6 +131,14 @@ def read_header(file: MappedFile) -> Header:
     entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
     _check_cover(entries, data_offset, file)
     return Header(tuple(entries), metadata, data_offset)
+
+
+def _check_outline(raw: bytes, where: str) -> None:
+    """Refuse a large header that is not tensors' entries, before millions of other objects are made of it."""
+    try:
+        _OUTLINE.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise FileError("the header is no map of tensors", where=where, found=str(error)[:200]) from None
 
 
 def _metadata(members: object, where: str) -> dict[str, str]:

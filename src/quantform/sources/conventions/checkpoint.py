@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from quantform._sizes import counted
 from quantform.errors import FileError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.assemble import Assembler
@@ -112,6 +113,11 @@ class Checkpoint(Source[Tensor]):
     def unsupported(self) -> tuple[UnsupportedWeight, ...]:
         """The weights in forms that are not read here."""
         return tuple(weight for weight in self.weights.values() if isinstance(weight, UnsupportedWeight))
+
+    def describe(self) -> str:
+        """Number of tensors, of quantized weights among them, and of tensors left out."""
+        weights = counted(len(self.weights), "quantized weight")
+        return f"{self.kind} checkpoint, {counted(len(self), 'tensor')}, {weights}, {len(self.dropped)} left out"
 
     def close(self) -> None:
         """Close the source."""
