@@ -66,6 +66,27 @@ class BlockScaleLayout(Layout):
         payload[divisors:].view("<u4")[...] = words.divisors
         return payload
 
+    def place(self, words: Words, shape: Sequence[int], first: int, divisors: int = 1) -> Iterator[tuple[int, Payload]]:
+        """Codes, whole tiles of scales, and the divisor of each share that begins here; rows are whole tiles."""
+        record, dimensions, end = self._placed(words, shape, first, divisors)
+        if first % _TILE_ROWS or end % _TILE_ROWS:
+            raise ArgumentError(
+                f"the rows are not whole tiles of {self.name}",
+                expected=f"multiples of {_TILE_ROWS}",
+                found=(first, end),
+            )
+        record.validate(words)
+        fp4 = words_of(record, words, Nvfp4Words)
+        columns = dimensions[1]
+        yield first * columns // 2, np.ascontiguousarray(fp4.codes).reshape(-1)
+        tiles = np.empty(fp4.scales.size, np.uint8)
+        _by_rows(tiles, dimensions)[...] = _in_quarters(fp4.scales, dimensions)
+        yield _scale_offset(dimensions) + first * columns // 16, tiles
+        share, own = dimensions[0] // divisors, len(fp4.codes) // fp4.divisors.size
+        for index in range(-(-first // share), -(-end // share)):
+            word = fp4.divisors[(index * share - first) // own : (index * share - first) // own + 1]
+            yield _divisor_offset(dimensions) + 4 * index, word.astype("<u4").view(np.uint8)
+
     def words_of_rows(
         self,
         read: ReadInto,

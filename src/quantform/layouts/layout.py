@@ -213,6 +213,32 @@ class Layout(ABC):
             ArgumentError: The layout does not hold such a tensor, or a row is outside it.
         """
 
+    @abstractmethod
+    def place(self, words: Words, shape: Sequence[int], first: int, divisors: int = 1) -> Iterator[tuple[int, Payload]]:
+        """Where the words of some consecutive rows go in the payload of a larger tensor.
+
+        Pieces of all rows, whatever their order and cut, and zeros in `gaps` make the payload that `pack` gives for the
+        whole tensor.
+
+        Args:
+            words: Legal words of shape `[n, K]`.
+            shape: The whole tensor's shape `[..., K]`.
+            first: The first of the rows among those of the flattened leading axes.
+            divisors: The whole tensor's number of divisors.
+
+        Yields:
+            Offsets in the payload, and the bytes from there on.
+
+        Raises:
+            ArgumentError: The rows leave the tensor, or are not such as the layout places alone.
+            WordsError: A word is not legal in its format.
+        """
+
+    def gaps(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[tuple[int, int], ...]:
+        """`(offset, bytes)` of the zeros that lie between the planes of a payload and belong to no row."""
+        self.check(format, shape, divisors)
+        return ()
+
     def check_padding(
         self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1
     ) -> tuple[PaddingFault, ...]:
@@ -248,6 +274,20 @@ class Layout(ABC):
     ) -> Iterator[PaddingFault]:
         """The faults of a checked tensor, by kind and then by rising offset; this layout pads nothing."""
         yield from ()
+
+    def _placed(
+        self, words: Words, shape: Sequence[int], first: int, divisors: int = 1
+    ) -> tuple[Format, tuple[int, ...], int]:
+        """The format's record, the whole tensor's shape and the end of the rows, once these are known to lie in it."""
+        record, dimensions = self.check(words.format, shape, divisors)
+        rows, columns = matrix_shape(dimensions)
+        if len(words.shape) != 2 or words.shape[1] != columns or not 0 <= first <= first + words.shape[0] <= rows:
+            raise ArgumentError(
+                f"these are no rows of shape {list(dimensions)}",
+                expected=f"words of shape [n, {columns}] within {rows} rows",
+                found=f"{list(words.shape)} from row {first} on",
+            )
+        return record, dimensions, first + words.shape[0]
 
     def _known(self, format: str | Format) -> Format:
         record = format if isinstance(format, Format) else FORMATS[format]
@@ -296,6 +336,19 @@ class RowPlaneLayout(Layout):
                 at += size
         return result
 
+    def place(self, words: Words, shape: Sequence[int], first: int, divisors: int = 1) -> Iterator[tuple[int, Payload]]:
+        """One span in each plane; any rows do."""
+        record, dimensions, _ = self._placed(words, shape, first, divisors)
+        packed = self.pack(words)
+        for source, target in zip(self.planes(record, words.shape), self.planes(record, dimensions), strict=True):
+            at = source.offset
+            yield target.offset + first * target.row_bytes, packed[at : at + words.shape[0] * source.row_bytes]
+
+    def gaps(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[tuple[int, int], ...]:
+        """What alignment leaves between the planes."""
+        record, dimensions = self.check(format, shape, divisors)
+        return tuple((offset, count) for offset, count in self._gaps(record, dimensions) if count)
+
     def words_of_rows(
         self,
         read: ReadInto,
@@ -317,14 +370,18 @@ class RowPlaneLayout(Layout):
 
     def _padding_faults(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[PaddingFault]:
         """The gaps between the planes."""
-        rows = matrix_shape(shape)[0]
-        end = 0
-        for plane in self.planes(format, shape):
-            gap = np.empty(plane.offset - end, np.uint8)
-            if gap.size:
-                read(end, gap)
+        for offset, count in self._gaps(format, shape):
+            if count:
+                gap = np.empty(count, np.uint8)
+                read(offset, gap)
                 wrong = np.flatnonzero(gap)
                 if wrong.size:
                     first = int(wrong[0])
-                    yield PaddingFault("the gap between planes", end + first, 0, int(gap[first]), wrong.size)
+                    yield PaddingFault("the gap between planes", offset + first, 0, int(gap[first]), wrong.size)
+
+    def _gaps(self, format: Format, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        rows = matrix_shape(shape)[0]
+        end = 0
+        for plane in self.planes(format, shape):
+            yield end, plane.offset - end
             end = plane.offset + rows * plane.row_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from quantform._rows import Rows
 from quantform._sizes import fits_u64
@@ -38,6 +38,16 @@ class RawBytesLayout(Layout):
         raise self._refusal(format)
 
     def pack(self, words: Words) -> Payload:
+        """Refuse every tensor."""
+        raise self._refusal(words.format)
+
+    def place(
+        self,
+        words: Words,
+        shape: Sequence[int],  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        divisors: int = 1,  # noqa: ARG002
+    ) -> Iterator[tuple[int, Payload]]:
         """Refuse every tensor."""
         raise self._refusal(words.format)
 
