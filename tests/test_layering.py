@@ -22,6 +22,7 @@ BASICS = {
     "_native",
     "_progress",
     "_publish",
+    "_strict_json",
     "_version",
 }
 ALLOWED: dict[str, set[str]] = {
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "_native": {"errors"},
     "_progress": set(),
     "_publish": {"errors", "_sizes"},
+    "_strict_json": {"errors"},
     "_version": set(),
     "packed": BASICS,
     "formats": BASICS | {"packed"},
@@ -41,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "container": BASICS | {"packed", "formats", "layouts"},
     "sources": BASICS | {"packed", "formats", "layouts", "container"},
     "methods": BASICS | {"packed", "formats"},
+    "recipes": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods"},
     "encode": BASICS | {"packed", "formats", "methods"},
     "_catalog": {"packed", "formats", "layouts"},
     "npy": BASICS | {"sources"},

@@ -202,7 +202,7 @@ def test_formats_tells_about_each(run: Run, name: str) -> None:
 
 WRONG: dict[str, tuple[list[str], int, str]] = {
     "no such file": (["inspect", "missing.gguf"], 1, "missing.gguf: no such file"),
-    "a directory": (["inspect", "."], 1, "not a regular file"),
+    "a directory": (["inspect", "."], 1, "the directory holds no safetensors file"),
     "not a tensor file": (["inspect", "text"], 1, "not a file of tensors"),
     "an empty file": (["inspect", "empty"], 1, "found an empty file"),
     "a part": (["inspect", "part"], 1, "a part of a .ninfer artifact"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import ml_dtypes
@@ -194,7 +195,10 @@ def test_config_is_read_late_and_strictly(tmp_path: Path) -> None:
         assert source.config == {"a": 1}
         assert source.files == (tmp_path / "model.safetensors",)
         assert source.document("none.json") is None
-    for text in ('{"a": 1, "a": 2}', '{"a": NaN}', "[]", "{", "\ufeff{}"):
+    (tmp_path / "config.json").write_text('{"time_step_limit": [0.0, Infinity]}')  # as Mamba's configs have it
+    with SafetensorsSource(tmp_path) as source:
+        assert source.config == {"time_step_limit": [0.0, math.inf]}
+    for text in ('{"a": 1, "a": 2}', "[]", "{", "\ufeff{}"):
         (tmp_path / "config.json").write_text(text, "utf-8")
         with (
             SafetensorsSource(tmp_path / "model.safetensors") as source,

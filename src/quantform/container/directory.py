@@ -20,8 +20,8 @@ from msgspec import Meta, Struct, field
 
 from quantform._registry import near_matches
 from quantform._sizes import U64_MAX, product
+from quantform._strict_json import member_path, parse_json, shorten
 from quantform.container.header import PAGE, entry_payload_start
-from quantform.container.strict_json import member_path, parse_json, shorten
 from quantform.errors import ArgumentError, ArtifactError
 
 __all__ = [
@@ -186,7 +186,7 @@ def parse_directory(raw: bytes, *, where: str, entry_name: str) -> Directory:
         ArtifactError: With the JSON path of the first fault.
     """
     root = _Place(where)
-    document = parse_json(raw, where)
+    document = parse_json(raw, where, what="directory", error=ArtifactError)
     _check_members(document, Directory, root, nullable=())
     files = tuple(
         _record(value, FileRecord, place, nullable=("path",)) for value, place in _items(document, "files", root)

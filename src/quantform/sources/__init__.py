@@ -10,16 +10,34 @@ from typing import Any
 from quantform._files import MappedFile
 from quantform.errors import FileError
 from quantform.sources._protocol import Source, Tensor
+from quantform.sources.arrays import ArraySource
+from quantform.sources.conventions import Checkpoint
 from quantform.sources.gguf import GGUFSource, GGUFTensor
 from quantform.sources.ninfer import NinferSource, NinferTensor
+from quantform.sources.safetensors import SafetensorsSource, SafetensorsTensor
+from quantform.sources.safetensors_files import looks_like_safetensors
 
-__all__ = ["GGUFSource", "GGUFTensor", "NinferSource", "NinferTensor", "Source", "Tensor", "open_source"]
+__all__ = [
+    "ArraySource",
+    "Checkpoint",
+    "GGUFSource",
+    "GGUFTensor",
+    "NinferSource",
+    "NinferTensor",
+    "SafetensorsSource",
+    "SafetensorsTensor",
+    "Source",
+    "Tensor",
+    "open_source",
+]
 
 _MAGICS: tuple[tuple[bytes, Callable[[Path], Source[Any]]], ...] = ((b"GGUF", GGUFSource), (b"NINFER\0", NinferSource))
 
 
 def open_source(path: str | os.PathLike[str]) -> Source[Any]:
-    """Open a file of tensors, told by its first bytes: GGUF (any file of a split one) or `.ninfer` (the entry file).
+    """Open a file of tensors, told by its first bytes.
+
+    GGUF (any file of a split model), safetensors (a file, an index, or a directory), `.ninfer` (the entry file).
 
     Returns:
         A mapping of names to tensors, to be used as a context manager. Only headers have been read.
@@ -28,6 +46,8 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
         FileError: The file cannot be read, is of no known kind, or breaks the rules of its format.
     """
     target = Path(path)
+    if target.is_dir() or target.name.endswith((".safetensors", ".safetensors.index.json")):
+        return SafetensorsSource(target)
     with MappedFile(target) as file:
         head = file.read(0, min(8, file.size))
     for magic, source in _MAGICS:
@@ -39,9 +59,11 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
             where=str(target),
             hint="Open the entry file, whose name is this one's without '.part-NNNN'",
         )
+    if looks_like_safetensors(target):
+        return SafetensorsSource(target)
     raise FileError(
         "not a file of tensors",
         where=str(target),
-        expected="the magic 'GGUF' or 'NINFER'",
+        expected="the magic 'GGUF' or 'NINFER', or a safetensors header",
         found=repr(head) if head else "an empty file",
     )

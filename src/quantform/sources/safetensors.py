@@ -257,7 +257,7 @@ class SafetensorsSource(Source[SafetensorsTensor]):
             FileError: It is longer than 16 MiB or no JSON object.
         """
         path = self._directory / name
-        return read_json(path, _CONFIG_MAX, what=name) if path.exists() else None
+        return read_json(path, _CONFIG_MAX, what=name, constants=True) if path.exists() else None
 
     @property
     def open_files(self) -> int:

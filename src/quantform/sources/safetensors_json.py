@@ -5,39 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from quantform import _strict_json
 from quantform._files import MappedFile
-from quantform.container.strict_json import parse_json as parse_strictly
-from quantform.errors import ArtifactError, FileError
+from quantform.errors import FileError
 
 __all__ = ["parse_json", "read_json"]
 
 
-def parse_json(raw: bytes, where: str, *, what: str) -> dict[str, Any]:
-    """The object that `raw` spells, under the rules that hold for a `.ninfer` directory.
+def parse_json(raw: bytes, where: str, *, what: str, constants: bool = False) -> dict[str, Any]:
+    """The object that `raw` spells; see `quantform._strict_json.parse_json`.
 
     Args:
         raw: UTF-8.
         where: The file, for errors.
         what: What the document is: `"header"`, `"index"`.
+        constants: Admit `NaN` and `Infinity`.
 
     Raises:
-        FileError: It is not JSON, not an object, has a member twice, or a constant such as NaN.
+        FileError: It is not JSON, not an object, or has a member twice.
     """
-    try:
-        document = parse_strictly(raw, where)
-    except ArtifactError as error:
-        raise FileError(
-            error.problem.replace("the directory", f"the {what}"),
-            where=error.where,
-            expected=error.expected,
-            found=error.found,
-        ) from None
+    document = _strict_json.parse_json(raw, where, what=what, constants=constants)
     if not isinstance(document, dict):
         raise FileError(f"the {what} is no JSON object", where=where, found=type(document).__name__)
     return document
 
 
-def read_json(path: Path, limit: int, *, what: str) -> dict[str, Any]:
+def read_json(path: Path, limit: int, *, what: str, constants: bool = False) -> dict[str, Any]:
     """The object in a file of at most `limit` bytes; see `parse_json`."""
     with MappedFile(path) as file:
         if file.size > limit:
@@ -45,4 +38,4 @@ def read_json(path: Path, limit: int, *, what: str) -> dict[str, Any]:
                 f"the {what} is too long", where=str(path), expected=f"at most {limit} bytes", found=file.size
             )
         raw = file.read(0, file.size)
-    return parse_json(raw, str(path), what=what)
+    return parse_json(raw, str(path), what=what, constants=constants)

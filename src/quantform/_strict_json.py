@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from quantform.errors import ArtifactError
+from quantform.errors import FileError
 
 __all__ = ["MAX_DEPTH", "member_path", "parse_json", "shorten"]
 
@@ -21,6 +22,8 @@ MAX_DEPTH = 128
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _Link = tuple[Any, Any] | None  # (link of the parent, member name or index)
+_Found = tuple[str, _Link, str | None, str | None]  # what is wrong, where, what is there, what would be right
+_ROOT: _Link = (None, None)
 
 
 class _Flaw:
@@ -33,33 +36,40 @@ class _Flaw:
         self.found = found
 
 
-def parse_json(raw: bytes, where: str) -> Any:  # noqa: ANN401 - whatever the document is
+def parse_json(
+    raw: bytes, where: str, *, what: str, error: type[FileError] = FileError, constants: bool = False
+) -> Any:  # noqa: ANN401 - whatever the document is
     """The document in `raw` as Python objects; integers keep every digit.
 
     Args:
         raw: UTF-8, white space around the document allowed.
         where: The file, for the error.
+        what: What the document is: `"directory"`, `"header"`.
+        error: The kind of error to raise.
+        constants: Admit `NaN` and `Infinity`, as programs write them into documents of their own.
 
     Raises:
-        ArtifactError: It is not JSON, or it is one of the things that this module refuses.
+        FileError: It is not JSON, or it is one of the things that this module refuses.
     """
     try:
         text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ArtifactError(
-            "the directory is not UTF-8", where=f"{where}, JSON byte {error.start}", found=error.reason
-        ) from None
+    except UnicodeDecodeError as fault:
+        raise error(f"the {what} is not UTF-8", where=f"{where}, JSON byte {fault.start}", found=fault.reason) from None
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_real)
-    except json.JSONDecodeError as error:
-        raise ArtifactError(
-            "the directory is not JSON", where=f"{where}, JSON character {error.pos}", found=error.msg
-        ) from None
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=float if constants else _constant, parse_float=_real
+        )
+    except json.JSONDecodeError as fault:
+        raise error(f"the {what} is not JSON", where=f"{where}, JSON character {fault.pos}", found=fault.msg) from None
     except RecursionError:
-        raise _too_deep(where) from None
+        raise error(f"the {what} nests too deeply", where=where, expected=f"at most {MAX_DEPTH} levels") from None
     except ValueError:  # Python reads no integer of thousands of digits
-        raise ArtifactError("the directory holds an integer of thousands of digits", where=where) from None
-    _walk(value, where, check_text="\\ud" in text or "\\uD" in text)
+        raise error(f"the {what} holds an integer of thousands of digits", where=where) from None
+    flaw = _first_flaw(value, check_text="\\ud" in text or "\\uD" in text)
+    if flaw is not None:
+        problem, link, found, expected = flaw
+        place = where if link is _ROOT else f"{where}, {_path(link)}"
+        raise error(problem.format(what=what), where=place, expected=expected, found=found)
     return value
 
 
@@ -94,33 +104,28 @@ def _real(text: str) -> float | _Flaw:
     return _Flaw("the number is out of range", shorten(text)) if math.isinf(value) else value
 
 
-def _walk(document: object, where: str, *, check_text: bool) -> None:
-    """Visit every value without recursion; a path is spelled out only for an error."""
+def _first_flaw(document: object, *, check_text: bool) -> _Found | None:
+    """The first thing that is refused, found without recursion; a path is spelled out only for an error."""
     pending: list[tuple[Any, _Link, int]] = [(document, None, 1)]
     while pending:
         value, link, depth = pending.pop()
         if isinstance(value, (dict, list)):
             if depth > MAX_DEPTH:
-                raise _too_deep(where)
+                return "the {what} nests too deeply", _ROOT, None, f"at most {MAX_DEPTH} levels"
             children = value.items() if isinstance(value, dict) else enumerate(value)
             for key, child in children:
                 if check_text or isinstance(child, (dict, list, _Flaw)):
                     pending.append((child, (link, key), depth + 1))
-            if check_text and isinstance(value, dict):
-                for name in value:
-                    _check_text(name, where, link)
+            texts: Iterable[Any] = value if check_text and isinstance(value, dict) else ()
         elif isinstance(value, _Flaw):
-            raise ArtifactError(value.problem, where=f"{where}, {_path(link)}", found=value.found)
-        elif isinstance(value, str):
-            _check_text(value, where, link)
-
-
-def _check_text(text: str, where: str, link: _Link) -> None:
-    found = _SURROGATE.search(text)
-    if found:
-        raise ArtifactError(
-            "a string holds half a surrogate pair", where=f"{where}, {_path(link)}", found=f"U+{ord(found[0]):04X}"
-        )
+            return value.problem, link, value.found, None
+        else:
+            texts = (value,)
+        for text in texts:
+            half = _SURROGATE.search(text) if isinstance(text, str) else None
+            if half:
+                return "a string holds half a surrogate pair", link, f"U+{ord(half[0]):04X}", None
+    return None
 
 
 def _path(link: _Link) -> str:
@@ -132,7 +137,3 @@ def _path(link: _Link) -> str:
     for key in reversed(keys):
         path = f"{path}[{key}]" if isinstance(key, int) else member_path(path, key)
     return path
-
-
-def _too_deep(where: str) -> ArtifactError:
-    return ArtifactError("the directory nests too deeply", where=where, expected=f"at most {MAX_DEPTH} levels")
