@@ -34,7 +34,7 @@ void decode_packed(int ggml_type, const In& blocks, int output, const Out& out, 
         throw nb::value_error("no such type");
     }
     const quantform::PackedKernel& kernel = set.packed[ggml_type];
-    if (kernel.decode == nullptr) throw nb::value_error("no such type");
+    if (kernel.values == 0) throw nb::value_error("no such type");
     const auto type = static_cast<quantform::Output>(output);
     const std::size_t bytes = static_cast<std::size_t>(kernel.bytes), count = blocks.size() / bytes;
     const std::size_t block = static_cast<std::size_t>(kernel.values) * quantform::output_bytes(type);

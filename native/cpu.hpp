@@ -25,6 +25,7 @@ QUANTFORM_DECLARE(portable)
 #if defined(QUANTFORM_X86_SETS)
 QUANTFORM_DECLARE(x86_64_v3)
 QUANTFORM_DECLARE(x86_64_v4)
+QUANTFORM_DECLARE(x86_64_v4_bf16)
 #endif
 #undef QUANTFORM_DECLARE
 
@@ -59,6 +60,12 @@ inline bool has_x86_64_v4() {
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+inline bool has_bf16() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned bf16 = 1U << 5;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & bf16) != 0;
+}
 #endif
 
 /// The compiled sets that this processor runs, the preferred one last.
@@ -67,6 +74,7 @@ inline std::vector<const KernelSet*> usable_sets() {
 #if defined(QUANTFORM_X86_SETS)
     if (has_x86_64_v3()) sets.push_back(&x86_64_v3::kernels);
     if (has_x86_64_v4()) sets.push_back(&x86_64_v4::kernels);
+    if (has_x86_64_v4() && has_bf16()) sets.push_back(&x86_64_v4_bf16::kernels);
 #endif
     return sets;
 }

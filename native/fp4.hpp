@@ -3,7 +3,7 @@
 // Doubled E2M1 values are multiplied by half the scale, so that the largest scales stay finite in binary32.
 #pragma once
 
-#include "lanes.hpp"
+#include "outputs.hpp"
 
 namespace quantform::QUANTFORM_SET {
 
@@ -31,7 +31,9 @@ constexpr E4M3Halves e4m3_halves = make_e4m3_halves();
 
 struct MXFP4 {
     static constexpr int ggml_type = 39, values = 32, bytes = 17;
-    QF_INLINE void decode(const u8* in, float* out) {
+    static constexpr bool subnormal = true;  // under the smallest scales
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float scale = e8m0_half(in[0]);
         const Bytes q = load<Bytes>(in + 1);
         put(out, lookup(fp4_table(), field<4, 0>(q)), scale);
@@ -41,7 +43,8 @@ struct MXFP4 {
 
 struct NVFP4 {
     static constexpr int ggml_type = 40, values = 64, bytes = 36;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         for (int group = 0; group < 4; ++group) {
             const u64 q = load<u64>(in + 4 + 8 * group);  // eight low nibbles, then eight high ones
             const Bytes codes = QUANTFORM_SET::bytes(q, q >> 4) & splat(15);

@@ -5,125 +5,166 @@
 #pragma once
 
 #include "codebooks.hpp"
-#include "lanes.hpp"
+#include "outputs.hpp"
 
 namespace quantform::QUANTFORM_SET {
 
-struct Parity {
-    u8 value[128];
+/// Row numbers, signs of the rows and scales of a block, unpacked together before the rows are read one by one.
+struct Unpacked {
+    alignas(16) u16 row[64];
+    alignas(16) u8 sign[32];
 };
-/// Seven signs and an eighth that makes the count of ones even.
-constexpr Parity make_parity() {
-    Parity table{};
-    for (int signs = 0; signs < 128; ++signs) {
-        int count = 0;
-        for (int at = 0; at < 7; ++at) count += signs >> at & 1;
-        table.value[signs] = static_cast<u8>(signs | (count & 1) << 7);
-    }
-    return table;
-}
-constexpr Parity parity = make_parity();
 
-/// Sixteen sign bits from two fields of seven.
-QF_INLINE u16 signs_of(u32 first, u32 second) {
-    return static_cast<u16>(parity.value[first & 127] | parity.value[second & 127] << 8);
+/// Seven signs in each byte, and an eighth that makes the count of ones even.
+QF_INLINE Bytes with_parity(Bytes signs) {
+    const Bytes odd = {0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0};
+    return signs | lookup(odd, (signs ^ right<4>(signs)) & splat(15));
 }
 
-/// `M(M(d, 0.5 + t), factor)`.
-QF_INLINE float half_step(float d, u32 local, float factor) { return d * (static_cast<float>(local) + 0.5F) * factor; }
+template <class T, class Vector>
+QF_INLINE void keep(T* to, Vector value) {
+    std::memcpy(to, &value, sizeof value);
+}
 
-struct IQ2_XXS {
-    static constexpr int ggml_type = 16, values = 256, bytes = 66;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
-        for (int group = 0; group < 8; ++group) {
-            const u8* const index = in + 2 + 8 * group;
-            const u32 rest = load<u32>(index + 4);
-            const float scale = half_step(d, rest >> 28, 0.25F);
-            const u64* const grid = codebooks::iq2xxs_grid;
-            put(out + 32 * group, negate(QUANTFORM_SET::bytes(grid[index[0]], grid[index[1]]), signs_of(rest, rest >> 7)),
-                scale);
-            put(out + 32 * group + 16,
-                negate(QUANTFORM_SET::bytes(grid[index[2]], grid[index[3]]), signs_of(rest >> 14, rest >> 21)), scale);
-        }
-    }
-};
+/// Sixteen row numbers of 8 low bits and what is above them.
+QF_INLINE void keep_rows(u16* to, Bytes low, Bytes high) {
+    keep(to, interleave_low(low, high));
+    keep(to + 8, interleave_high(low, high));
+}
+
+/// The two nibbles of each of eight bytes, in order.
+QF_INLINE Bytes nibbles(const u8* from) {
+    const Bytes packed = bytes(load<u64>(from), u64{0});
+    return interleave_low(field<4, 0>(packed), field<4, 4>(packed));
+}
+
+/// `d (2 t + 1)`, which is exact: all of this family's scales are that, or an eighth or a fourth of it.
+QF_INLINE Scales odd_scales(float d, Bytes local) { return scales_of(splat(d), local + local + splat(1)); }
+
+QF_INLINE u16 two_signs(const u8* signs) { return load<u16>(signs); }
 
 struct IQ2_XS {
     static constexpr int ggml_type = 17, values = 256, bytes = 74;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        const Scales scale = odd_scales(half(in) * 0.125F, nibbles(in + 66));
+        Unpacked block;
+        for (int i = 0; i < 2; ++i) {  // words of nine bits of row and seven of signs
+            const Words16 first = load<Words16>(in + 2 + 32 * i), second = load<Words16>(in + 18 + 32 * i);
+            keep(block.row + 16 * i, first & 511);
+            keep(block.row + 16 * i + 8, second & 511);
+            keep(block.sign + 16 * i, with_parity(right<1>(odd_bytes((Bytes)first, (Bytes)second))));
+        }
         const u64* const grid = codebooks::iq2xs_grid;
-        for (int pair = 0; pair < 16; ++pair) {
-            const u32 words = load<u32>(in + 2 + 4 * pair);
-            const u32 local = static_cast<u32>(in[66 + pair / 2] >> pair % 2 * 4 & 15);
-            const Bytes codes = QUANTFORM_SET::bytes(grid[words & 511], grid[words >> 16 & 511]);
-            put(out + 16 * pair, negate(codes, signs_of(words >> 9, words >> 25)), half_step(d, local, 0.25F));
+        for (int i = 0; i < 16; ++i) {
+            const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
+            put(out + 16 * i, negate(rows, two_signs(block.sign + 2 * i)), scale.value[i]);
         }
     }
 };
 
 struct IQ2_S {
     static constexpr int ggml_type = 22, values = 256, bytes = 82;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        const Scales scale = odd_scales(half(in) * 0.125F, nibbles(in + 74));
+        Unpacked block;
+        const Bytes packed = QUANTFORM_SET::bytes(load<u64>(in + 66), u64{0});  // two high bits of each row, in order
+        const Words16 even = (Words16)interleave_low(field<2, 0>(packed), field<2, 2>(packed));
+        const Words16 odd = (Words16)interleave_low(field<2, 4>(packed), field<2, 6>(packed));
+        keep_rows(block.row, load<Bytes>(in + 2), (Bytes)interleave_low(even, odd));
+        keep_rows(block.row + 16, load<Bytes>(in + 18), (Bytes)interleave_high(even, odd));
         const u64* const grid = codebooks::iq2s_grid;
-        for (int pair = 0; pair < 16; ++pair) {
-            const u32 high = static_cast<u32>(in[66 + pair / 2] >> pair % 2 * 4), first = in[2 + 2 * pair];
-            const u32 second = in[3 + 2 * pair], local = static_cast<u32>(in[74 + pair / 2] >> pair % 2 * 4 & 15);
-            const Bytes codes =
-                QUANTFORM_SET::bytes(grid[first | (high & 3) << 8], grid[second | (high >> 2 & 3) << 8]);
-            put(out + 16 * pair, negate(codes, load<u16>(in + 34 + 2 * pair)), half_step(d, local, 0.25F));
-        }
-    }
-};
-
-struct IQ3_XXS {
-    static constexpr int ggml_type = 18, values = 256, bytes = 98;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
-        const u32* const grid = codebooks::iq3xxs_grid;
-        for (int group = 0; group < 8; ++group) {
-            const u8* const q = in + 2 + 8 * group;
-            const u32 rest = load<u32>(in + 66 + 4 * group);
-            const float scale = half_step(d, rest >> 28, 0.5F);
-            const Bytes first = QUANTFORM_SET::bytes(grid[q[0]], grid[q[1]], grid[q[2]], grid[q[3]]);
-            const Bytes second = QUANTFORM_SET::bytes(grid[q[4]], grid[q[5]], grid[q[6]], grid[q[7]]);
-            put(out + 32 * group, negate(first, signs_of(rest, rest >> 7)), scale);
-            put(out + 32 * group + 16, negate(second, signs_of(rest >> 14, rest >> 21)), scale);
+        for (int i = 0; i < 16; ++i) {
+            const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
+            put(out + 16 * i, negate(rows, two_signs(in + 34 + 2 * i)), scale.value[i]);
         }
     }
 };
 
 struct IQ3_S {
     static constexpr int ggml_type = 21, values = 256, bytes = 110;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        // Four bytes of local scales end the block; with the four before them they are read as the last eight of 16.
+        const Scales scale = odd_scales(half(in), nibbles(in + 102));
+        Unpacked block;
+        for (int i = 0; i < 4; ++i) {
+            const Bytes ninth = lanes_of(load<u16>(in + 66 + 2 * i)) & splat(1);
+            keep_rows(block.row + 16 * i, load<Bytes>(in + 2 + 16 * i), ninth);
+        }
         const u32* const grid = codebooks::iq3s_grid;
-        for (int pair = 0; pair < 16; ++pair) {
-            const u8* const q = in + 2 + 4 * pair;
-            const u32 high = static_cast<u32>(in[66 + pair / 2]) << 8 >> pair % 2 * 4;
-            const u32 local = static_cast<u32>(in[106 + pair / 4] >> pair / 2 % 2 * 4 & 15);
-            const Bytes codes = QUANTFORM_SET::bytes(grid[q[0] | (high & 256)], grid[q[1] | (high >> 1 & 256)],
-                                                     grid[q[2] | (high >> 2 & 256)], grid[q[3] | (high >> 3 & 256)]);
-            put(out + 16 * pair, negate(codes, load<u16>(in + 74 + 2 * pair)), d * static_cast<float>(2 * local + 1));
+        for (int i = 0; i < 16; ++i) {
+            const u16* const row = block.row + 4 * i;
+            const Bytes rows = QUANTFORM_SET::bytes(grid[row[0]], grid[row[1]], grid[row[2]], grid[row[3]]);
+            put(out + 16 * i, negate(rows, two_signs(in + 74 + 2 * i)), scale.value[8 + i / 2]);
         }
     }
 };
 
-// IQ1's rows are stored times eight, so that a shift of an eighth is one more or less; the scale is divided by eight,
-// which is exact: it has few bits and is far from the subnormals of binary32.
-QF_INLINE float eighth_step(float d, u32 local) { return d * static_cast<float>(2 * local + 1) * 0.125F; }
+/// Signs and scales of the eight groups of IQ2_XXS and IQ3_XXS: words of four times seven signs and a local scale.
+struct Groups {
+    alignas(16) u8 sign[32];
+    alignas(16) float scale[8];
+};
+QF_INLINE Groups groups_of(float d, Words32 first, Words32 second) {
+    typedef std::int32_t Signed32 __attribute__((vector_size(16)));
+    typedef float Float4 __attribute__((vector_size(16)));
+    Groups groups;
+    for (int i = 0; i < 2; ++i) {
+        const Words32 word = i == 0 ? first : second;
+        const Words32 spread = (word & 0x7FU) | (word << 1 & 0x7F00U) | (word << 2 & 0x7F0000U) | (word << 3 & 0x7F000000U);
+        keep(groups.sign + 16 * i, with_parity((Bytes)spread));
+        const Words32 odd = (word >> 27) | 1U;  // 2 t + 1: the bit below the local scale is a sign
+        keep(groups.scale + 4 * i, d * __builtin_convertvector((Signed32)odd, Float4));
+    }
+    return groups;
+}
+
+struct IQ2_XXS {
+    static constexpr int ggml_type = 16, values = 256, bytes = 66;
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        Words32 rest[2];
+        for (int i = 0; i < 2; ++i) {  // a word of rows and a word of the rest, in turn
+            rest[i] = __builtin_shufflevector(load<Words32>(in + 2 + 32 * i), load<Words32>(in + 18 + 32 * i), 1, 3, 5, 7);
+        }
+        const Groups groups = groups_of(half(in) * 0.125F, rest[0], rest[1]);
+        const u64* const grid = codebooks::iq2xxs_grid;
+        for (int i = 0; i < 16; ++i) {
+            const u8* const row = in + 2 + i / 2 * 8 + i % 2 * 2;
+            const Bytes rows = QUANTFORM_SET::bytes(grid[row[0]], grid[row[1]]);
+            put(out + 16 * i, negate(rows, two_signs(groups.sign + 2 * i)), groups.scale[i / 2]);
+        }
+    }
+};
+
+struct IQ3_XXS {
+    static constexpr int ggml_type = 18, values = 256, bytes = 98;
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        const Groups groups = groups_of(half(in) * 0.25F, load<Words32>(in + 66), load<Words32>(in + 82));
+        const u32* const grid = codebooks::iq3xxs_grid;
+        for (int i = 0; i < 16; ++i) {
+            const u8* const row = in + 2 + 4 * i;
+            const Bytes rows = QUANTFORM_SET::bytes(grid[row[0]], grid[row[1]], grid[row[2]], grid[row[3]]);
+            put(out + 16 * i, negate(rows, two_signs(groups.sign + 2 * i)), groups.scale[i / 2]);
+        }
+    }
+};
+
+// IQ1's rows are stored times eight, so that a shift of an eighth is one more or less; the scale is divided by eight.
 
 struct IQ1_S {
     static constexpr int ggml_type = 19, values = 256, bytes = 50;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const float d = half(in);
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        const float d = half(in) * 0.125F;
         const u64* const grid = codebooks::iq1s_grid;
         for (int group = 0; group < 8; ++group) {
             const u8* const q = in + 2 + 4 * group;
             const u32 high = load<u16>(in + 34 + 2 * group);
-            const float scale = eighth_step(d, high >> 12 & 7);
+            const float scale = d * static_cast<float>(static_cast<int>(high >> 11 & 14) + 1);
             const Bytes shift = splat(1 - static_cast<int>(high >> 15) * 2);
             const Bytes first = QUANTFORM_SET::bytes(grid[q[0] | (high << 8 & 0x700)], grid[q[1] | (high << 5 & 0x700)]);
             const Bytes second = QUANTFORM_SET::bytes(grid[q[2] | (high << 2 & 0x700)], grid[q[3] | (high >> 1 & 0x700)]);
@@ -133,21 +174,41 @@ struct IQ1_S {
     }
 };
 
+/// Four fields of three bits, a byte each.
+QF_INLINE u32 spread_threes(u64 word) {
+    return static_cast<u32>((word & 7) | (word << 5 & 0x700) | (word << 10 & 0x70000) | (word << 15 & 0x7000000));
+}
+
+/// The shifts of two rows by the two bits that make each negative.
+alignas(16) constexpr std::int8_t row_shifts[4][16] = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {-1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1},
+    {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1},
+};
+
 struct IQ1_M {
     static constexpr int ggml_type = 29, values = 256, bytes = 56;
-    QF_INLINE void decode(const u8* in, float* out) {
-        const u64 packed = load<u64>(in + 48);  // four words of three local scales and a nibble of the block scale each
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
+        const u64 packed = load<u64>(in + 48);  // four words of four local scales and a nibble of the block's scale
         const float d = half(static_cast<u16>((packed >> 12 & 0xF) | (packed >> 24 & 0xF0) | (packed >> 36 & 0xF00) |
                                               (packed >> 48 & 0xF000)));
+        const Scales scale =
+            odd_scales(d * 0.125F, QUANTFORM_SET::bytes(spread_threes(packed), spread_threes(packed >> 16),
+                                                        spread_threes(packed >> 32), spread_threes(packed >> 48)));
+        const Bytes high = load<Bytes>(in + 32), even = field<3, 0>(high), odd = field<3, 4>(high);
+        u16 row[32];
+        keep_rows(row, load<Bytes>(in), interleave_low(even, odd));
+        keep_rows(row + 16, load<Bytes>(in + 16), interleave_high(even, odd));
+        u8 shift[16];
+        keep(shift, bit<3, 0>(high) | bit<7, 1>(high));
         const u64* const grid = codebooks::iq1s_grid;
-        for (int pair = 0; pair < 16; ++pair) {
-            const u32 high = in[32 + pair];
-            const u32 local = static_cast<u32>(packed >> (pair / 4 * 16 + pair % 4 * 3)) & 7;
-            const u64 each = 0x0101010101010101U;
-            const u64 first = (high >> 3 & 1) != 0 ? 0xFF * each : each, second = high >> 7 != 0 ? 0xFF * each : each;
-            const Bytes rows = QUANTFORM_SET::bytes(grid[in[2 * pair] | (high << 8 & 0x700)],
-                                                    grid[in[2 * pair + 1] | (high << 4 & 0x700)]);
-            put(out + 16 * pair, rows + QUANTFORM_SET::bytes(first, second), eighth_step(d, local));
+        for (int i = 0; i < 16; ++i) {
+            const Bytes rows = QUANTFORM_SET::bytes(grid[row[2 * i]], grid[row[2 * i + 1]]);
+            Bytes shifts;
+            std::memcpy(&shifts, row_shifts[shift[i]], sizeof shifts);
+            put(out + 16 * i, rows + shifts, scale.value[i]);
         }
     }
 };

@@ -17,10 +17,12 @@ constexpr std::size_t output_bytes(Output output) {
 /// The largest `ggml_type` of a packed profile, plus one.
 constexpr int packed_types = 43;
 
-/// A packed profile's kernel; `decode` is null where ggml's number is no profile.
+/// Decodes `count` blocks; neither end needs an alignment.
+using DecodeBlocks = void (*)(const std::uint8_t* blocks, std::size_t count, std::uint8_t* out);
+
+/// A packed profile's kernel for each type of output; all zero where ggml's number is no profile.
 struct PackedKernel {
-    /// `count` blocks at `blocks`, of any alignment, to binary32 at `out`, which is aligned for it.
-    void (*decode)(const std::uint8_t* blocks, std::size_t count, float* out);
+    DecodeBlocks decode[outputs];
     int values;
     int bytes;
 };
@@ -28,8 +30,6 @@ struct PackedKernel {
 struct KernelSet {
     const char* name;
     PackedKernel packed[packed_types];
-    /// A multiple of 16 numbers to an output of any alignment, each rounded once.
-    void (*store[outputs])(const float* from, std::size_t count, std::uint8_t* to);
     /// A multiple of 64 bytes past the caches, to an address that is aligned to 64.
     void (*stream)(const std::uint8_t* from, std::size_t bytes, std::uint8_t* to);
     void (*fence)();

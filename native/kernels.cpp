@@ -10,15 +10,31 @@
 
 namespace quantform::QUANTFORM_SET {
 
+template <class Block, class Out>
+static void decode(const u8* blocks, size_t count, u8* out) {
+    for (size_t i = 0; i < count; ++i) {
+        Block::decode(blocks + i * Block::bytes, reinterpret_cast<Out*>(out) + i * Block::values);
+    }
+}
+
+/// Whether a value may be a subnormal binary32 number. Under a binary16 scale none is: every product and sum is a
+/// multiple of 2^-27.
 template <class Block>
-static void decode(const u8* blocks, size_t count, float* out) {
-    for (size_t i = 0; i < count; ++i) Block::decode(blocks + i * Block::bytes, out + i * Block::values);
+constexpr bool may_be_subnormal = requires { Block::subnormal; };
+
+template <class Block>
+static constexpr PackedKernel make_kernel() {
+    const DecodeBlocks to_bfloat16 =
+        may_be_subnormal<Block> ? decode<Block, BFloat16> : decode<Block, NormalBFloat16>;
+    return {{decode<Block, Float32>, decode<Block, Float16>, to_bfloat16, decode<Block, Float64>},
+            Block::values,
+            Block::bytes};
 }
 
 template <class... Blocks>
 static constexpr KernelSet make_set(const char* name) {
-    KernelSet set{name, {}, {store_float32, store_float16, store_bfloat16, store_float64}, stream, fence};
-    ((set.packed[Blocks::ggml_type] = {decode<Blocks>, Blocks::values, Blocks::bytes}), ...);
+    KernelSet set{name, {}, stream, fence};
+    ((set.packed[Blocks::ggml_type] = make_kernel<Blocks>()), ...);
     return set;
 }
 

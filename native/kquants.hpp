@@ -7,19 +7,10 @@
 
 namespace quantform::QUANTFORM_SET {
 
-/// Sixteen products of a block's scale and signed local scales.
-struct Scales {
-    alignas(64) float value[16];
-};
-QF_INLINE Scales scales_of(Floats d, Bytes local) {
-    Scales scales;
-    store(scales.value, d * widen(local));
-    return scales;
-}
-
 struct Q2_K {
     static constexpr int ggml_type = 10, values = 256, bytes = 84;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const Bytes packed = load<Bytes>(in);
         const Scales scale = scales_of(splat(half(in + 80)), field<4, 0>(packed));
         const Scales minimum = scales_of(splat(half(in + 82)), field<4, 4>(packed));
@@ -36,7 +27,8 @@ struct Q2_K {
 
 struct Q3_K {
     static constexpr int ggml_type = 11, values = 256, bytes = 110;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const u64 nibbles = load<u64>(in + 96), each = 0x0F0F0F0F0F0F0F0FU;
         const u32 pairs = load<u32>(in + 104);
         const Bytes low = QUANTFORM_SET::bytes(nibbles & each, nibbles >> 4 & each);
@@ -67,12 +59,13 @@ QF_INLINE Scales scales_minima(const u8* in) {
 
 struct Q4_K {
     static constexpr int ggml_type = 12, values = 256, bytes = 144;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const Scales scale = scales_minima(in);
         for (int group = 0; group < 4; ++group) {
             for (int side = 0; side < 2; ++side) {
                 const Bytes q = load<Bytes>(in + 16 + 32 * group + 16 * side);
-                float* const to = out + 64 * group + 16 * side;
+                Out* const to = out + 64 * group + 16 * side;
                 put_less(to, field<4, 0>(q), scale.value[2 * group], scale.value[2 * group + 8]);
                 put_less(to + 32, field<4, 4>(q), scale.value[2 * group + 1], scale.value[2 * group + 9]);
             }
@@ -82,7 +75,8 @@ struct Q4_K {
 
 struct Q5_K {
     static constexpr int ggml_type = 13, values = 256, bytes = 176;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const Scales scale = scales_minima(in);
         unrolled<2>([&](auto half_) {
             constexpr int side = half_.value;
@@ -90,7 +84,7 @@ struct Q5_K {
             unrolled<4>([&](auto group) {
                 constexpr int g = group.value;
                 const Bytes q = load<Bytes>(in + 48 + 32 * g + 16 * side);
-                float* const to = out + 64 * g + 16 * side;
+                Out* const to = out + 64 * g + 16 * side;
                 put_less(to, field<4, 0>(q) | bit<2 * g, 4>(high), scale.value[2 * g], scale.value[2 * g + 8]);
                 put_less(to + 32, field<4, 4>(q) | bit<2 * g + 1, 4>(high), scale.value[2 * g + 1],
                          scale.value[2 * g + 9]);
@@ -101,7 +95,8 @@ struct Q5_K {
 
 struct Q6_K {
     static constexpr int ggml_type = 14, values = 256, bytes = 210;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const Scales scale = scales_of(splat(half(in + 208)), load<Bytes>(in + 192));
         unrolled<4>([&](auto group) {
             constexpr int h = group.value / 2, side = group.value % 2;
@@ -119,7 +114,8 @@ struct Q6_K {
 
 struct IQ4_XS {
     static constexpr int ggml_type = 23, values = 256, bytes = 136;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const u32 high = load<u16>(in + 2), low = load<u32>(in + 4);
         const Bytes table = iq4_table();

@@ -86,6 +86,11 @@ QF_INLINE Words16 interleave_high(Words16 a, Words16 b) {
     return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
+/// The second, fourth, ... byte of both.
+QF_INLINE Bytes odd_bytes(Bytes a, Bytes b) {
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+
 /// `table[index]` for every lane; indices are 0 to 15.
 QF_INLINE Bytes lookup(Bytes table, Bytes index) {
 #if defined(__SSSE3__)
@@ -101,6 +106,10 @@ QF_INLINE Bytes lookup(Bytes table, Bytes index) {
 QF_INLINE Bytes lanes_of(u16 bits) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     return (Bytes)_mm_movm_epi8(bits);
+#elif defined(__SSSE3__)
+    const __m128i spread = _mm_shuffle_epi8(_mm_cvtsi32_si128(bits), (__m128i)bytes(u64{0}, 0x0101010101010101U));
+    const Bytes weights = bytes(0x8040201008040201U, 0x8040201008040201U);
+    return (Bytes)(((Bytes)spread & weights) == weights);
 #else
     const u64 each = 0x0101010101010101U;
     const u64 weight = 0x8040201008040201U;
@@ -204,18 +213,17 @@ QF_INLINE float half(u16 word) {
 }
 QF_INLINE float half(const u8* from) { return half(load<u16>(from)); }
 
-// --- what most kernels end with -------------------------------------------------------------------------------------
+/// Sixteen products of a block's scale and signed local scales.
+struct Scales {
+    alignas(64) float value[16];
+};
+QF_INLINE Scales scales_of(Floats d, Bytes local) {
+    Scales scales;
+    store(scales.value, d * widen(local));
+    return scales;
+}
 
-/// Sixteen signed codes times a scale.
-QF_INLINE void put(float* out, Bytes codes, float scale) { store(out, splat(scale) * widen(codes)); }
-/// The same less a minimum: two roundings.
-QF_INLINE void put_less(float* out, Bytes codes, float scale, float minimum) {
-    store(out, splat(scale) * widen(codes) - splat(minimum));
-}
-/// The same plus an offset.
-QF_INLINE void put_plus(float* out, Bytes codes, float scale, float offset) {
-    store(out, splat(scale) * widen(codes) + splat(offset));
-}
+// --- loops over constants --------------------------------------------------------------------------------------------
 
 template <int value_>
 struct Constant {

@@ -1,7 +1,7 @@
 // Blocks of 32 to 128 values with one binary16 scale: the conventional formats and IQ4_NL; and Q8_K.
 #pragma once
 
-#include "lanes.hpp"
+#include "outputs.hpp"
 
 namespace quantform::QUANTFORM_SET {
 
@@ -12,7 +12,8 @@ QF_INLINE Bytes iq4_table() {
 
 struct Q4_0 {
     static constexpr int ggml_type = 2, values = 32, bytes = 18;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const Bytes q = load<Bytes>(in + 2);
         put(out, field<4, 0>(q) - splat(8), d);
@@ -22,7 +23,8 @@ struct Q4_0 {
 
 struct Q4_1 {
     static constexpr int ggml_type = 3, values = 32, bytes = 20;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in), m = half(in + 2);
         const Bytes q = load<Bytes>(in + 4);
         put_plus(out, field<4, 0>(q), d, m);
@@ -32,7 +34,8 @@ struct Q4_1 {
 
 struct Q5_0 {
     static constexpr int ggml_type = 6, values = 32, bytes = 22;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const Bytes q = load<Bytes>(in + 6);
         // A clear fifth bit subtracts sixteen: the lanes' ones are then a sign extension.
@@ -45,7 +48,8 @@ struct Q5_0 {
 
 struct Q5_1 {
     static constexpr int ggml_type = 7, values = 32, bytes = 24;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in), m = half(in + 2);
         const Bytes q = load<Bytes>(in + 8);
         put_plus(out, field<4, 0>(q) | (lanes_of(load<u16>(in + 4)) & splat(16)), d, m);
@@ -55,7 +59,8 @@ struct Q5_1 {
 
 struct Q8_0 {
     static constexpr int ggml_type = 8, values = 32, bytes = 34;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         put(out, load<Bytes>(in + 2), d);
         put(out + 16, load<Bytes>(in + 18), d);
@@ -64,7 +69,8 @@ struct Q8_0 {
 
 struct Q8_1 {
     static constexpr int ggml_type = 9, values = 32, bytes = 36;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         put(out, load<Bytes>(in + 4), d);
         put(out + 16, load<Bytes>(in + 20), d);
@@ -73,7 +79,9 @@ struct Q8_1 {
 
 struct Q8_K {
     static constexpr int ggml_type = 15, values = 256, bytes = 292;
-    QF_INLINE void decode(const u8* in, float* out) {
+    static constexpr bool subnormal = true;  // a binary32 scale may be
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = load<float>(in);
         for (int i = 0; i < 256; i += 16) put(out + i, load<Bytes>(in + 4 + i), d);
     }
@@ -81,7 +89,8 @@ struct Q8_K {
 
 struct IQ4_NL {
     static constexpr int ggml_type = 20, values = 32, bytes = 18;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const Bytes q = load<Bytes>(in + 2);
         put(out, lookup(iq4_table(), field<4, 0>(q)), d);
@@ -91,7 +100,8 @@ struct IQ4_NL {
 
 struct Q1_0 {
     static constexpr int ggml_type = 41, values = 128, bytes = 18;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         for (int i = 0; i < 8; ++i) put(out + 16 * i, (lanes_of(load<u16>(in + 2 + 2 * i)) & splat(2)) - splat(1), d);
     }
@@ -99,7 +109,8 @@ struct Q1_0 {
 
 struct Q2_0 {
     static constexpr int ggml_type = 42, values = 64, bytes = 18;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const Bytes q = load<Bytes>(in + 2), one = splat(1);
         const Bytes first = field<2, 0>(q) - one, second = field<2, 2>(q) - one;

@@ -1,7 +1,7 @@
 // Ternary blocks: a scale times -1, 0 or +1 (and +2 in TQ2_0).
 #pragma once
 
-#include "lanes.hpp"
+#include "outputs.hpp"
 
 namespace quantform::QUANTFORM_SET {
 
@@ -15,7 +15,8 @@ QF_INLINE Bytes times_three(Bytes fraction) { return fraction + fraction + fract
 
 struct TQ1_0 {
     static constexpr int ggml_type = 34, values = 256, bytes = 54;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in + 52);
         Bytes left = load<Bytes>(in), right = load<Bytes>(in + 16), last = load<Bytes>(in + 32);
         for (int digit = 0; digit < 5; ++digit) {
@@ -35,7 +36,8 @@ struct TQ1_0 {
 
 struct TQ2_0 {
     static constexpr int ggml_type = 35, values = 256, bytes = 66;
-    QF_INLINE void decode(const u8* in, float* out) {
+    template <class Out>
+    QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in + 64);
         unrolled<4>([&](auto group) {
             constexpr int h = group.value / 2, side = group.value % 2;

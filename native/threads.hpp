@@ -12,6 +12,9 @@
 #if defined(__linux__)
 #include <sched.h>
 #endif
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 namespace quantform {
 
@@ -28,16 +31,25 @@ inline std::size_t usable_cpus() {
 /// thread was set to. The caller's own comes back, flags included.
 class DefaultArithmetic {
    public:
+    DefaultArithmetic(const DefaultArithmetic&) = delete;
+    DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+#if defined(__SSE__)
+    // The part of the environment that vector code obeys; to save the rest takes longer than to decode a small tensor.
+    DefaultArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+    ~DefaultArithmetic() { _mm_setcsr(saved_); }
+
+   private:
+    unsigned saved_;
+#else
     DefaultArithmetic() {
         std::fegetenv(&saved_);
         std::fesetenv(FE_DFL_ENV);
     }
     ~DefaultArithmetic() { std::fesetenv(&saved_); }
-    DefaultArithmetic(const DefaultArithmetic&) = delete;
-    DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
 
    private:
     std::fenv_t saved_;
+#endif
 };
 
 /// Calls `work(first, end)` for pieces of `[0, count)` of at most `piece`, on `threads` threads or fewer, or on one for

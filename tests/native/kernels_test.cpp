@@ -11,7 +11,6 @@
 
 #include "cpu.hpp"
 #include "decode.hpp"
-#include "threads.hpp"
 
 namespace {
 
@@ -56,7 +55,7 @@ void test_blocks(std::mt19937& random) {
     std::uniform_int_distribution<int> byte(0, 255);
     for (int type = 0; type < packed_types; ++type) {
         const PackedKernel& reference = portable::kernels.packed[type];
-        if (reference.decode == nullptr) continue;
+        if (reference.values == 0) continue;
         for (const std::size_t count : {0U, 1U, 2U, 3U, 5U, 31U, 67U}) {
             const std::size_t bytes = count * static_cast<std::size_t>(reference.bytes);
             const std::size_t values = count * static_cast<std::size_t>(reference.values);
@@ -110,26 +109,28 @@ void test_threads(std::mt19937& random) {
 
 /// Conversions of each set against the portable one, around every place where rounding changes.
 void test_conversions(std::mt19937& random) {
-    const DefaultArithmetic arithmetic;
-    std::vector<float> numbers;
+    const int type = 15;  // Q8_K with codes of one decodes to its binary32 scale
+    const PackedKernel& reference = portable::kernels.packed[type];
+    const std::size_t bytes = static_cast<std::size_t>(reference.bytes);
+    std::vector<std::uint8_t> blocks;
     const auto add = [&](std::uint32_t word) {
-        float value;
-        std::memcpy(&value, &word, sizeof value);
-        numbers.push_back(value);
+        blocks.resize(blocks.size() + bytes, 1);
+        std::memcpy(blocks.data() + blocks.size() - bytes, &word, sizeof word);
     };
-    for (std::uint32_t top = 0; top < 0x10000; ++top) {
+    for (std::uint32_t top = 0; top < 0x10000; top += 7) {
         for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
             add(top << 16 | low);
         }
     }
-    while (numbers.size() % 1024 != 0) add(static_cast<std::uint32_t>(random()));
+    while (blocks.size() < 90000 * bytes) add(static_cast<std::uint32_t>(random()));
+    const std::size_t count = blocks.size() / bytes, values = count * static_cast<std::size_t>(reference.values);
     for (int output = 0; output < outputs; ++output) {
         const Output kind = static_cast<Output>(output);
-        std::vector<std::uint8_t> expected(numbers.size() * output_bytes(kind)), found(expected.size());
-        portable::kernels.store[output](numbers.data(), numbers.size(), expected.data());
+        std::vector<std::uint8_t> expected(values * output_bytes(kind)), found(expected.size());
+        decode(portable::kernels, {&reference, blocks.data(), count, kind, expected.data()}, Stores::cached, 1);
         for (const KernelSet* set : usable_sets()) {
-            set->store[output](numbers.data(), numbers.size(), found.data());
-            check(same(kind, numbers.size(), expected.data(), found.data()), "conversions differ", set->name, output, 0);
+            decode(*set, {&set->packed[type], blocks.data(), count, kind, found.data()}, Stores::cached, 1);
+            check(same(kind, values, expected.data(), found.data()), "conversions differ", set->name, output, count);
         }
     }
 }

@@ -21,8 +21,10 @@ __all__ = ["dequantize_packed", "payload_bytes"]
 _INT64_MAX = 2**63 - 1
 # Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
 _CHUNK_VALUES = 1 << 16
-# The compiled kernels store whole cache lines where an output begins at one.
+# The compiled kernels store whole cache lines where an output begins at one; in small outputs that saves less than it
+# costs to find the beginning.
 _LINE = 64
+_ALIGNED_BYTES = 1 << 17
 _OUTPUT_NUMBERS = {dtype: number for number, dtype in enumerate(FLOAT_OUTPUTS.values())}
 
 
@@ -33,6 +35,11 @@ def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
         ArgumentError: Rank 0, a negative or huge dimension, a last dimension that is not whole blocks (also where
             another dimension is zero), or more bytes than a tensor can have.
     """
+    return _sized(profile, shape)[1]
+
+
+def _sized(profile: Profile, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """`shape` as exact integers, and its payload's bytes."""
     dimensions = as_shape(shape, minimum_rank=1)
     for axis, dimension in enumerate(dimensions):
         if dimension > _INT64_MAX:
@@ -51,7 +58,7 @@ def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
             expected=f"at most {_INT64_MAX}",
             found=size,
         )
-    return size
+    return dimensions, size
 
 
 def dequantize_packed(
@@ -86,8 +93,7 @@ def dequantize_packed(
     """
     profile = PROFILES[format]
     dtype = checked_output_dtype(output_dtype)
-    size = payload_bytes(profile, shape)
-    dimensions = as_shape(shape)
+    dimensions, size = _sized(profile, shape)
     limit = thread_limit(threads)
     data = _payload(x)
     if data.size != size:
@@ -110,9 +116,9 @@ def dequantize_packed(
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """As `np.empty`, beginning at a cache line."""
+    """As `np.empty`; large arrays begin at a cache line."""
     size = product(shape) * dtype.itemsize
-    if kernels is None or not size:
+    if kernels is None or size < _ALIGNED_BYTES:
         return np.empty(shape, dtype)
     memory = np.empty(size + _LINE - 1, np.uint8)
     first = -memory.__array_interface__["data"][0] % _LINE
