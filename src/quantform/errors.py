@@ -7,6 +7,7 @@ QuantformError
 ├── UnsupportedError                        a known thing that cannot be done, and what to do instead
 ├── ValuesError          (ValueError)       source values that a method cannot encode: not finite, out of range
 ├── WordsError           (ValueError)       codes or scales that the format does not admit
+├── RecipeError          (ValueError)       a recipe is wrong: its code, its form, or what it asks for
 ├── FileError                               the bytes of a file are wrong
 │   ├── TruncatedFileError                  the file ends before what it declares
 │   ├── GGUFError                           a GGUF file breaks its own rules
@@ -29,6 +30,7 @@ __all__ = [
     "MissingExtraError",
     "OutputExistsError",
     "QuantformError",
+    "RecipeError",
     "TruncatedFileError",
     "UnknownNameError",
     "UnsupportedError",
@@ -98,6 +100,10 @@ class ValuesError(QuantformError, ValueError):
 
 class WordsError(QuantformError, ValueError):
     """Codes, scales or divisors that the format does not admit."""
+
+
+class RecipeError(QuantformError, ValueError):
+    """A recipe is wrong: its code, its form, or what it asks for; names its file and line."""
 
 
 class FileError(QuantformError):

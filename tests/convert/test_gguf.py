@@ -14,7 +14,14 @@ import gguf_builder as gb
 import quantform as qf
 from quantform._scalars import SCALARS
 from quantform.container import Artifact
-from quantform.errors import ArgumentError, ArtifactError, OutputExistsError, QuantformError, UnsupportedError
+from quantform.errors import (
+    ArgumentError,
+    ArtifactError,
+    OutputExistsError,
+    QuantformError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from quantform.formats import FORMATS, GgufFormat
 from quantform.packed import PROFILES
 from quantform.sources import NinferSource
@@ -327,7 +334,7 @@ def test_outputs_are_not_overwritten_unless_told(tmp_path: Path, suffix: str) ->
         ("x.safetensors", {}, ArgumentError),
         ("x", {}, ArgumentError),
         ("x.gguf", {}, UnsupportedError),
-        ("x.ninfer", {"format": "q9"}, ArgumentError),
+        ("x.ninfer", {"format": "q9"}, UnknownNameError),
         ("x.ninfer", {"fallback": "int32"}, ArgumentError),
         ("x.ninfer", {"max_file_bytes": 10}, ArgumentError),
         ("missing/x.ninfer", {}, QuantformError),

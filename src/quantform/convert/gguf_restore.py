@@ -23,8 +23,8 @@ from quantform._progress import Progress
 from quantform._publish import NewFiles
 from quantform._scalars import SCALARS
 from quantform._sizes import U64_MAX
-from quantform.convert.gguf_import import FRAME, frame_role
-from quantform.convert.plan import home_of
+from quantform.convert.gguf_carried import FRAME, frame_role
+from quantform.convert.own_words import home_of
 from quantform.convert.report import Report
 from quantform.convert.streams import Cast, Copy, Stream, pieces
 from quantform.errors import ArtifactError, FileError, QuantformError, UnsupportedError

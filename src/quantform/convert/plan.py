@@ -1,151 +1,149 @@
-"""What becomes of each tensor: decided from headers alone, before anything is read or written."""
+"""What a conversion will do, decided before any weight is read: every object, binding and use, and its size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from quantform._scalars import SCALARS, Scalar
-from quantform.convert.streams import Copy, Demand, Stream, direct_stream
-from quantform.errors import ArgumentError, UnsupportedError
-from quantform.formats import FORMATS, Format, block_format
-from quantform.layouts import LAYOUTS, Layout
-from quantform.packed import PROFILES
-from quantform.sources import GGUFTensor, Tensor
+from quantform._sizes import counted, human_bytes
+from quantform.container import Binding, Use
+from quantform.convert.work import Work
 
-__all__ = ["FALLBACKS", "TensorPlan", "home_of", "plan_tensors"]
-
-FALLBACKS = ("bf16", "fp32")
-"""Direct formats that a tensor may be decoded to."""
-
-# The registered type that holds every value of a scalar type that has no name of its own in `.ninfer`. The wide ones
-# are tried, and refused at the first value that does not fit.
-_EXACT_HOMES = {
-    "fp16": "fp32",
-    "fp64": "fp32",
-    "int8": "int32",
-    "uint8": "int32",
-    "int16": "int32",
-    "uint16": "int32",
-    "uint32": "int32",
-    "int64": "int32",
-    "uint64": "int32",
-}
-_FINITE: Demand = "finite"
-_EXACT: Demand = "exact"
-_WIDE = {"fp64", "uint32", "int64", "uint64"}
-
-_LISTED = 8
+__all__ = ["Fragment", "ObjectPlan", "Plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPlan:
-    """One object to be written.
+class Fragment:
+    """Some of a parameter as one object holds it.
 
     Attributes:
-        name: The parameter's name, which is the tensor's in the source.
-        tensor: The source.
-        method: How its words are made: `import_encoded` keeps them, `cast_direct` converts values.
-        format: The object's format.
-        layout: The object's layout.
-        shape: The object's shape; rows of blocks for block formats, else the tensor's own.
-        nbytes: Bytes of the object.
-        stream: Makes them.
+        parameter: The parameter's name.
+        shape: What is held of it: its own shape, or that of some leading rows.
+        rows: `(begin, end)` along its first axis where it is split; None for all of it.
+        source: What it is stored as in the source: `"safetensors F32"`.
+        elements: `(begin, end)` in the object.
     """
 
-    name: str
-    tensor: Tensor
-    method: str
-    format: Format
-    layout: Layout
+    parameter: str
     shape: tuple[int, ...]
-    nbytes: int
-    stream: Stream
+    rows: tuple[int, int] | None
+    source: str
+    elements: tuple[int, int]
 
 
-def home_of(scalar: Scalar) -> str | None:
-    """The registered format that holds the values of a scalar type that has no format of its own."""
-    return _EXACT_HOMES.get(scalar.name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPlan:
+    """One tensor object to be written.
 
-
-def plan_tensors(
-    tensors: Iterable[Tensor], *, format: str | None = None, fallback: str | None = None
-) -> list[TensorPlan]:
-    """Plan every tensor that has elements.
-
-    Args:
-        tensors: The source's tensors.
-        format: The direct format of every matrix; None keeps each one's words.
-        fallback: The direct format of tensors that no registered format holds; None refuses them.
-
-    Raises:
-        UnsupportedError: Tensors have words that no format holds; lists them and says what to do.
-        ArgumentError: `format` or `fallback` is not among `FALLBACKS`.
+    Attributes:
+        id: Its id.
+        shape: Its shape.
+        format: Its format's name.
+        layout: Its layout's name.
+        divisors: Its number of divisors.
+        nbytes: Its bytes.
+        method: The method that makes its words; None for auxiliaries.
+        parameters: The method's parameters as provenance records them.
+        fragments: What it holds, in order.
+        work: Makes its bytes.
     """
-    for argument, value in (("format", format), ("fallback", fallback)):
-        if value is not None and value not in FALLBACKS:
-            known = f"{value} is a format that values are not yet encoded to" if value in FORMATS else repr(value)
-            raise ArgumentError(f"{argument} is not a direct format", expected=" or ".join(FALLBACKS), found=known)
-    plans, homeless = [], []
-    for tensor in tensors:
-        if 0 in tensor.shape:
-            continue
-        plan = _plan(tensor, format, fallback)
-        if plan is None:
-            homeless.append(tensor)
-        else:
-            plans.append(plan)
-    if homeless:
-        raise _refusal(homeless)
-    return plans
+
+    id: str
+    shape: tuple[int, ...]
+    format: str
+    layout: str
+    divisors: int
+    nbytes: int
+    method: str | None
+    parameters: Mapping[str, Any]
+    fragments: tuple[Fragment, ...]
+    work: Work
 
 
-def _plan(tensor: Tensor, format: str | None, fallback: str | None) -> TensorPlan | None:
-    wanted = format if len(tensor.shape) > 1 else None
-    own = _own_format(tensor)
-    if own is not None and (wanted in {None, own.name} or _is_integer(tensor)):
-        shape = tensor.shape if own.category == "direct" else tensor.matrix
-        return _planned(tensor, "import_encoded", own, shape, Copy(tensor))
-    target, demand = wanted, _FINITE
-    if target is None or _is_integer(tensor):
-        scalar = SCALARS.get(tensor.format)
-        target, demand = (home_of(scalar) if scalar else None), _EXACT
-        if fallback is not None and (target is None or tensor.format in _WIDE):
-            target, demand = fallback, _FINITE
-    if target is None:
-        return None
-    stream = direct_stream(tensor, SCALARS[target], demand)
-    return None if stream is None else _planned(tensor, "cast_direct", FORMATS[target], tensor.shape, stream)
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """A whole conversion.
 
+    Attributes:
+        source: The path of the main source.
+        recipe: The recipe's name, or None.
+        objects: The tensors to be written, in order.
+        bindings: Parameter name to what it is made of.
+        uses: How parameters are used.
+        shapes: Shapes of the parameters that their bindings do not say.
+        resource_bytes: Bytes of the resources that go along.
+        notes: Lines for people about what is not as they may expect.
+    """
 
-def _own_format(tensor: Tensor) -> Format | None:
-    """The registered format that has the tensor's very words."""
-    name = block_format(PROFILES[tensor.format]).name if tensor.format in PROFILES else tensor.format
-    return FORMATS.get(name)
+    source: str
+    recipe: str | None
+    objects: list[ObjectPlan]
+    bindings: dict[str, Binding]
+    uses: list[Use]
+    shapes: dict[str, list[int]]
+    resource_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
 
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(planned.nbytes for planned in self.objects)
 
-def _is_integer(tensor: Tensor) -> bool:
-    scalar = SCALARS.get(tensor.format)
-    return scalar is not None and not scalar.is_float
+    def ways(self) -> Counter[str]:
+        """How many fragments take each way: `"import_encoded to gguf_q4_k"`."""
+        return Counter(f"{planned.method} to {planned.format}" for planned in self.objects for _ in planned.fragments)
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """One row of texts for each fragment, as `header` names them."""
+        rows: list[tuple[str, ...]] = []
+        for planned in self.objects:
+            for number, fragment in enumerate(planned.fragments):
+                name = fragment.parameter
+                if fragment.rows is not None:
+                    name += f"[{fragment.rows[0]}:{fragment.rows[1]}]"
+                size = human_bytes(planned.nbytes) if number == 0 else "together"
+                shape = "x".join(map(str, fragment.shape)) or "scalar"
+                rows.append((name, shape, fragment.source, planned.method or "", planned.format, planned.layout, size))
+        return rows
 
-def _planned(tensor: Tensor, method: str, format: Format, shape: tuple[int, ...], stream: Stream) -> TensorPlan:
-    layout = LAYOUTS[format.default_layout]
-    return TensorPlan(tensor.name, tensor, method, format, layout, shape, layout.encoded_size(format, shape), stream)
+    header = ("parameter", "shape", "source", "method", "format", "layout", "size")
 
+    def lines(self) -> list[str]:
+        """Notes and totals for people."""
+        resources = f", resources {human_bytes(self.resource_bytes)}" if self.resource_bytes else ""
+        total = f"{counted(len(self.objects), 'tensor')}, {human_bytes(self.tensor_bytes)}{resources}"
+        return [*self.notes, total]
 
-def _refusal(tensors: list[Tensor]) -> UnsupportedError:
-    names = ", ".join(f"{tensor.name!r} ({_type_name(tensor)})" for tensor in tensors[:_LISTED])
-    more = f" and {len(tensors) - _LISTED} more" if len(tensors) > _LISTED else ""
-    undecodable = [tensor for tensor in tensors if tensor.format not in PROFILES and tensor.format not in SCALARS]
-    if undecodable:
-        hint = f"{undecodable[0].name!r} cannot even be decoded: export the model with types of current ggml"
-    else:
-        hint = (
-            "Pass --fallback bf16 (or fp32) to decode these tensors, or --format to choose one format for every matrix"
-        )
-    return UnsupportedError(f"no .ninfer format holds the words of {names}{more}", hint=hint)
-
-
-def _type_name(tensor: Tensor) -> str:
-    return tensor.type_name if isinstance(tensor, GGUFTensor) else tensor.format
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return {
+            "source": self.source,
+            "recipe": self.recipe,
+            "objects": [
+                {
+                    "id": planned.id,
+                    "shape": list(planned.shape),
+                    "format": planned.format,
+                    "layout": planned.layout,
+                    "divisors": planned.divisors,
+                    "bytes": planned.nbytes,
+                    "method": planned.method,
+                    "parameters": dict(planned.parameters),
+                    "fragments": [
+                        {
+                            "parameter": fragment.parameter,
+                            "shape": list(fragment.shape),
+                            "rows": list(fragment.rows) if fragment.rows is not None else None,
+                            "source": fragment.source,
+                        }
+                        for fragment in planned.fragments
+                    ],
+                }
+                for planned in self.objects
+            ],
+            "tensor_bytes": self.tensor_bytes,
+            "resource_bytes": self.resource_bytes,
+            "notes": self.notes,
+        }

@@ -131,7 +131,11 @@ class Method:
     begin: Callable[[Request, Options], Job]
 
     def start(self, request: Request) -> Job:
-        """Check a request and start it.
+        """Check a request and start it; see `check`."""
+        return self.begin(request, self.check(request))
+
+    def check(self, request: Request) -> Options:
+        """Check a request without reading anything, and give the parameters that the method will use.
 
         Raises:
             UnsupportedError: The method does not make the target format, or an input has not what the method reads.
@@ -150,7 +154,7 @@ class Method:
         for source in request.inputs:
             if self.takes != "either" and getattr(source, self.takes) is None:
                 raise UnsupportedError(f"{self.name} needs {self.takes}, and there are none here", where=source.name)
-        return self.begin(request, options)
+        return options
 
     def _options(self, request: Request) -> Options:
         if self.parameters is None:

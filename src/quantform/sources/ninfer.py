@@ -66,6 +66,16 @@ class NinferTensor(Tensor):
                 extent.record.nbytes * (extent.end - extent.begin) // extent.record.elements for extent in extents
             )
 
+    @property
+    def joined(self) -> bool:
+        """Whether its parts make one payload, so that `words` and `payload` work."""
+        return self._matrix is not None
+
+    @property
+    def divisors(self) -> int:
+        """How many divisors its words have; 1 in every format but NVFP4."""
+        return self._matrix.divisors if self._matrix is not None else 1
+
     def check(self) -> None:
         """Check the objects that it is made of, without touching payloads; see `Artifact.check`.
 

@@ -1,0 +1,169 @@
+"""Carrying a plan out: one artifact, with what goes along with the tensors and where all of it came from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quantform._progress import Progress
+from quantform._version import __version__
+from quantform.container import ArtifactWriter, Component, PlannedResource, PlannedTensor
+from quantform.convert.carried import Carried
+from quantform.convert.digests import PLACEHOLDER, Digests
+from quantform.convert.plan import Plan
+from quantform.convert.report import Report
+from quantform.convert.work import Workers
+from quantform.errors import QuantformError
+
+__all__ = ["Origin", "write_artifact"]
+
+Origin = tuple[str, Mapping[str, Any], tuple[Path, ...]]
+"""A further source: its name, what provenance says of it, and its files."""
+
+
+def write_artifact(
+    plan: Plan,
+    output: Path,
+    carried: Sequence[Carried],
+    *,
+    others: Sequence[Origin] = (),
+    recipe: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    max_file_bytes: int | None = None,
+    force: bool = False,
+    progress: Progress,
+) -> Report:
+    """Write the artifact; see `quantform.convert.convert`.
+
+    Args:
+        plan: What to write.
+        output: The entry file.
+        carried: What each component's source brings, the main one first.
+        others: Further sources that tensors or importance came from.
+        recipe: What provenance says of the recipe.
+        threads: How many threads encode.
+        max_file_bytes: The longest that a file may be.
+        force: Replace an existing output.
+        progress: Called as bytes are written.
+    """
+    main = carried[0]
+    resources = {key: resource for one in carried for key, resource in one.resources.items()}
+    ids = _resource_ids([*resources], next(iter(main.components)))
+    components = {name: _component(name, record, ids) for one in carried for name, record in one.components.items()}
+    origins: list[Origin] = [("", one.origin, one.files) for one in carried]
+    names = [*(next(iter(one.components)) for one in carried[1:])]
+    files = [path for _, _, paths in (*origins, *others) for path in paths]
+
+    def provenance(digests: Sequence[str]) -> dict[str, Any]:
+        rest = iter(digests)
+        described = [_described(origin, paths, rest) for _, origin, paths in origins]
+        document: dict[str, Any] = {
+            "converter": {"name": "quantform", "version": __version__},
+            "versions": {"numpy": np.__version__, "python": platform.python_version()},
+            "source": described[0],
+        }
+        if names:
+            document["components"] = dict(zip(names, described[1:], strict=True))
+        if others:
+            document["sources"] = {name: _described(origin, paths, rest) for name, origin, paths in others}
+        if recipe is not None:
+            document["recipe"] = dict(recipe)
+        document["methods"] = _methods(plan)
+        return document
+
+    writer = ArtifactWriter(
+        output,
+        components=components,
+        objects=[
+            *(PlannedResource(id=ids[key], nbytes=resource.nbytes) for key, resource in resources.items()),
+            *(
+                PlannedTensor(id=one.id, shape=one.shape, format=one.format, layout=one.layout, divisors=one.divisors)
+                for one in plan.objects
+            ),
+        ],
+        bindings=plan.bindings,
+        uses=plan.uses,
+        metadata=_metadata(main, plan),
+        provenance=provenance([PLACEHOLDER] * len(files)),
+        max_file_bytes=max_file_bytes,
+        force=force,
+    )
+    with Digests(files) as digests, writer, Workers(threads) as workers:
+        total, done = writer.payload_bytes, 0
+        for key, resource in resources.items():
+            at = 0
+            for data in resource.read():
+                writer.write(ids[key], at, data)
+                at += len(data)
+            done += at
+        for planned in plan.objects:
+            progress(done, total, planned.id)
+            written = 0
+
+            def more(count: int, start: int = done, id: str = planned.id) -> None:
+                nonlocal written
+                written += count
+                progress(start + written, total, id)
+
+            try:
+                workers.run(planned.work.tasks(partial(writer.write, planned.id)), more)
+            except QuantformError as error:
+                raise error if error.where and plan.source in error.where else error.at(plan.source) from None
+            done += written
+        progress(total, total, "publishing")
+        writer.finish(provenance=provenance(digests.result()))
+    return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])
+
+
+def _resource_ids(keys: Sequence[tuple[str, str]], main: str) -> dict[tuple[str, str], str]:
+    """Ids that no tensor's id can be."""
+    return {
+        (component, role): f"resource/{role}" if component == main else f"resource/{component}/{role}"
+        for component, role in keys
+    }
+
+
+def _component(name: str, record: Component, ids: Mapping[tuple[str, str], str]) -> Component:
+    return msgspec.structs.replace(record, resources={role: ids[name, role] for role in record.resources})
+
+
+def _described(origin: Mapping[str, Any], files: Sequence[Path], digests: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {
+        **origin,
+        "files": [{"path": path.name, "bytes": path.stat().st_size, "sha256": next(digests)} for path in files],
+    }
+
+
+def _methods(plan: Plan) -> list[dict[str, Any]]:
+    """Which objects were made how, objects that were made alike together."""
+    records: dict[str, dict[str, Any]] = {}
+    for planned in plan.objects:
+        if planned.method is None:
+            continue
+        key = f"{planned.method} {planned.format} {sorted(planned.parameters.items())}"
+        record = records.setdefault(key, {"method": planned.method, "format": planned.format})
+        if planned.parameters:
+            record["parameters"] = dict(planned.parameters)
+        record.setdefault("objects", []).append(planned.id)
+    return list(records.values())
+
+
+def _metadata(main: Carried, plan: Plan) -> dict[str, Any]:
+    metadata = dict(main.metadata)
+    shapes = dict(plan.shapes)
+    own = metadata.get("quantform")
+    own = dict(own) if isinstance(own, dict) else {}
+    # A binding by parts says how many elements a parameter has, but not its shape.
+    own.pop("shapes", None)
+    if shapes:
+        own["shapes"] = shapes
+    metadata.pop("quantform", None)
+    if own:
+        metadata["quantform"] = own
+    return metadata

@@ -1,0 +1,105 @@
+"""What a safetensors checkpoint brings beside tensors: `config.json`, and the small files that programs need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quantform._sizes import human_bytes
+from quantform.container import Component
+from quantform.convert.carried import Carried, Resource, file_resource, json_values, literal_resource
+from quantform.errors import FileError
+from quantform.sources.conventions import Checkpoint
+from quantform.sources.safetensors import SafetensorsSource
+
+__all__ = ["RESOURCES", "checkpoint_carried"]
+
+RESOURCES: Mapping[str, str] = {
+    "tokenizer.json": "tokenizer",
+    "tokenizer.model": "tokenizer_model",
+    "tokenizer_config.json": "tokenizer_config",
+    "special_tokens_map.json": "special_tokens_map",
+    "added_tokens.json": "added_tokens",
+    "vocab.json": "vocab",
+    "vocab.txt": "vocab_text",
+    "merges.txt": "merges",
+    "chat_template.jinja": "chat_template",
+    "generation_config.json": "generation_config",
+    "preprocessor_config.json": "preprocessor_config",
+    "processor_config.json": "processor_config",
+    "video_preprocessor_config.json": "video_preprocessor_config",
+}
+"""The files beside a checkpoint that are kept, and their roles."""
+
+_LONGEST = 256 << 20
+_LISTED = 4
+
+
+def checkpoint_carried(source: Checkpoint, component: str) -> Carried:
+    """The configuration, and the files of `RESOURCES` that are there.
+
+    Without `chat_template.jinja`, the template that `chat_template.json` or `tokenizer_config.json` holds as a text is
+    kept in its place.
+
+    Raises:
+        FileError: A file is longer than 256 MiB, or cannot be read.
+    """
+    resources: dict[str, Resource] = {}
+    files = source.files
+    inner = source.source
+    if isinstance(inner, SafetensorsSource):
+        directory = inner.files[0].parent
+        for file, role in RESOURCES.items():
+            size = _size(directory / file)
+            if size:
+                resources[role] = file_resource(directory / file, size)
+        if "chat_template" not in resources:
+            template = _template(inner)
+            if template:
+                resources["chat_template"] = literal_resource(template.encode("utf-8"))
+    notes = []
+    if source.dropped:
+        names = ", ".join(repr(one.name) for one in source.dropped[:_LISTED])
+        more = f" and {len(source.dropped) - _LISTED} more" if len(source.dropped) > _LISTED else ""
+        notes.append(f"dropped, since no weight depends on them: {names}{more}")
+    origin: dict[str, Any] = {"kind": source.kind}
+    if source.dropped:
+        origin["dropped"] = {one.name: one.reason for one in source.dropped}
+    return Carried(
+        components={component: Component(config=_config(source.config), resources={role: role for role in resources})},
+        resources={(component, role): resource for role, resource in resources.items()},
+        origin=origin,
+        files=files,
+        notes=notes,
+    )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file that is to be kept, 0 where there is none."""
+    try:
+        size = path.stat().st_size if path.is_file() else 0
+    except OSError as error:
+        raise FileError("cannot be read", where=str(path), found=error.strerror) from error
+    if size > _LONGEST:
+        raise FileError(
+            "too long to go along with a model",
+            where=str(path),
+            expected=f"at most {human_bytes(_LONGEST)}",
+            found=human_bytes(size),
+            hint="Move it elsewhere if the model does not need it",
+        )
+    return size
+
+
+def _template(source: SafetensorsSource) -> str:
+    for file in ("chat_template.json", "tokenizer_config.json"):
+        value = (source.document(file) or {}).get("chat_template")
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _config(config: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = json_values(config)
+    return values

@@ -1,0 +1,216 @@
+"""Making the bytes of one object: copied, streamed, or encoded by a method in chunks of whole rows.
+
+Chunks may be worked on by several threads; each is placed where it belongs, so that nothing depends on who is first.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._native import thread_limit
+from quantform.convert.streams import Stream
+from quantform.errors import QuantformError, RecipeError
+from quantform.formats import Words
+from quantform.layouts import Layout
+from quantform.methods import Job, Method, Request
+
+__all__ = ["CHUNK_VALUES", "Encoded", "Literal", "Segment", "Streamed", "Work", "Workers"]
+
+Write = Callable[[int, Any], None]
+"""Writes bytes at an offset of the object."""
+
+CHUNK_VALUES = 1 << 20
+"""Values encoded at a time; a row is never cut."""
+
+_TILE_ROWS = 128
+_ZEROS = 1 << 16
+
+
+def _cpus() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+class Workers:
+    """Threads that work on chunks; a context manager.
+
+    Args:
+        threads: How many; None takes `QUANTFORM_THREADS` of the environment, else every CPU that the process may use.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._count = thread_limit(threads) or _cpus()
+        self._stack = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, tasks: Iterator[Callable[[], int]], done: Callable[[int], None]) -> None:
+        """Run tasks, a bounded number of them at a time, and tell the sum of what they give, in order.
+
+        The first task in order that fails decides the error; no task runs any more when this returns.
+        """
+        if self._count == 1:
+            for task in tasks:
+                done(task())
+            return
+        if self._pool is None:
+            self._pool = self._stack.enter_context(ThreadPoolExecutor(self._count, "quantform-encode"))
+        waiting: deque[Future[int]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(self._pool.submit(task))
+                if len(waiting) > self._count:
+                    done(waiting.popleft().result())
+            while waiting:
+                done(waiting.popleft().result())
+        finally:
+            for future in waiting:
+                future.cancel()
+            for future in waiting:
+                if not future.cancelled():
+                    future.exception()  # waits
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+class Work(ABC):
+    """How an object's bytes come about."""
+
+    @abstractmethod
+    def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
+        """Tasks in order; each writes some bytes of the object and gives their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Work):
+    """Bytes that are there already."""
+
+    data: bytes
+
+    def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
+        """One task."""
+
+        def task() -> int:
+            write(0, self.data)
+            return len(self.data)
+
+        yield task
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed(Work):
+    """A stream, which needs no more than one thread to be as fast as the disk."""
+
+    stream: Stream
+
+    def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
+        """Writes as it goes: a piece is valid only until the next one is asked for."""
+        at = 0
+        for data in self.stream:
+            write(at, data)
+            at += data.size
+            yield partial(int, data.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of an object that one job makes.
+
+    Attributes:
+        first: The first of them.
+        request: The rows, as a request of their own.
+    """
+
+    first: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Work):
+    """A method's words, placed by a layout.
+
+    Attributes:
+        method: The method.
+        segments: The object's rows; they cover it.
+        layout: The object's layout.
+        shape: The object's shape.
+        divisors: The object's number of divisors.
+    """
+
+    method: Method
+    segments: tuple[Segment, ...]
+    layout: Layout
+    shape: tuple[int, ...]
+    divisors: int
+
+    def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
+        """One task a chunk of whole rows, then one for the zeros between planes."""
+        for segment in self.segments:
+            job: Job = self._guarded(partial(self.method.start, segment.request))
+            columns = max(1, segment.request.columns)
+            rows = max(1, CHUNK_VALUES // columns)
+            if segment.request.format.category == "block-scaled":
+                rows = max(_TILE_ROWS, rows // _TILE_ROWS * _TILE_ROWS)
+            for first, end in job.chunks(rows):
+                yield self._task(write, job, segment.first, first, end)
+        format = self.segments[0].request.format
+        for offset, count in self.layout.gaps(format, self.shape, self.divisors):
+            yield partial(_write_zeros, write, offset, count)
+
+    def _task(self, write: Write, job: Job, start: int, first: int, end: int) -> Callable[[], int]:
+        def task() -> int:
+            words: Words = self._guarded(partial(job.rows, first, end))
+            written = 0
+            for offset, data in self.layout.place(words, self.shape, start + first, self.divisors):
+                write(offset, data)
+                written += data.size
+            return written
+
+        return task
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call gives
+        """Errors of a user's own method become one of ours; those of ours stay what they are."""
+        try:
+            return call()
+        except QuantformError:
+            raise
+        except Exception as error:
+            if self.method.parameters is not None:
+                raise
+            raise RecipeError(
+                f"the method failed: {type(error).__name__}: {error}", where=_line(error, self.method.name)
+            ) from error
+
+
+def _line(error: BaseException, name: str) -> str:
+    """The method, and the line of the error's innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return name
+    return f"{name}, {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+
+
+def _write_zeros(write: Write, offset: int, count: int) -> int:
+    zeros: npt.NDArray[np.uint8] = np.zeros(min(count, _ZEROS), np.uint8)
+    for at in range(0, count, _ZEROS):
+        write(offset + at, zeros[: count - at])
+    return count

@@ -1,0 +1,25 @@
+"""Which parameter gets which method and format: recipes in Python and TOML, the models they see, importance files."""
+
+from __future__ import annotations
+
+from quantform.recipes.everything import assign_matrices
+from quantform.recipes.importance import Importance, import_importance
+from quantform.recipes.load import Configure, LoadedRecipe, load_recipe
+from quantform.recipes.model import Model, Parameter, Sources
+from quantform.recipes.recipe import Choice, Recipe, Selection, UseChoice
+
+__all__ = [
+    "Choice",
+    "Configure",
+    "Importance",
+    "LoadedRecipe",
+    "Model",
+    "Parameter",
+    "Recipe",
+    "Selection",
+    "Sources",
+    "UseChoice",
+    "assign_matrices",
+    "import_importance",
+    "load_recipe",
+]
