@@ -14,7 +14,8 @@ from __future__ import annotations
 from quantform import errors
 from quantform._catalog import format, formats, layout, layouts, profile, profiles
 from quantform._version import __version__
-from quantform.convert import convert
+from quantform.convert import convert, plan
+from quantform.encode import encode
 from quantform.errors import QuantformError
 from quantform.packed import dequantize_packed
 from quantform.sources import open_source as open
@@ -25,12 +26,14 @@ __all__ = [
     "__version__",
     "convert",
     "dequantize_packed",
+    "encode",
     "errors",
     "format",
     "formats",
     "layout",
     "layouts",
     "open",
+    "plan",
     "profile",
     "profiles",
     "verify",

@@ -1,16 +1,19 @@
-"""`quantform convert`: from one file format to another."""
+"""`quantform convert`: from one file format to another, and what that would do."""
 
 from __future__ import annotations
 
+import json as json_module
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from quantform._sizes import human_bytes
-from quantform.cli._output import plain, progress_bar
+from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.convert import Plan
 from quantform.convert import convert as run
+from quantform.convert import plan as make_plan
 from quantform.errors import ArgumentError
 
 __all__ = ["register"]
@@ -24,11 +27,55 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A GGUF file or a .ninfer entry file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SRC", help="A GGUF file, a safetensors file, index or directory, or a .ninfer entry file."
+        ),
+    ],
     output: Annotated[Path, typer.Argument(metavar="DST", help="What to write; the suffix tells: .ninfer or .gguf.")],
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            metavar="R",
+            help="FILE.py[:FUNCTION] or FILE.toml: what each parameter gets. A Python file is run, with all rights of "
+            "yours: use only those that you have read.",
+        ),
+    ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="F", help="The .ninfer format of every matrix; vectors keep their words."),
+        typer.Option(
+            "--format",
+            metavar="F",
+            help="The .ninfer format of every matrix that it can hold; vectors keep their words.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="M", help="How the words of --format are made: grouped_search, ..."),
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", metavar="K=V", help="A parameter of --method, its value as JSON; repeatable."),
+    ] = None,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--imatrix",
+            metavar="FILE",
+            help="Importance of channels for grouped_search: llama.cpp's file or an import.",
+        ),
+    ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="NAME=PATH", help="A further source for the recipe; repeatable."),
+    ] = None,
+    component: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--component", metavar="NAME=PATH", help="A further component of DST (vision, mtp, ...); repeatable."
+        ),
     ] = None,
     fallback: Annotated[
         str | None,
@@ -44,27 +91,84 @@ def convert(
             "--max-file-bytes", metavar="N", help="Split the output into files of at most N bytes (4G, 512Mi, ...)."
         ),
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="How many threads encode; by default every CPU.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what each parameter would become, and write nothing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
-    """Convert SRC to DST without changing a word that DST can hold.
+    """Convert SRC to DST without changing a word that DST can hold, unless a format or a recipe asks for it.
 
     GGUF to .ninfer keeps every block byte for byte, and the rest of the file in resources, so that converting back
-    gives the original GGUF again.
+    gives the original GGUF again. Configuration, tokenizer and templates beside a safetensors model go along.
     """
+    what: dict[str, Any] = {
+        "recipe": recipe,
+        "format": format,
+        "method": method,
+        "parameters": _parameters(parameter),
+        "imatrix": imatrix,
+        "sources": _named(named, "--source"),
+        "components": _named(component, "--component"),
+        "fallback": fallback,
+    }
+    limit = _bytes(max_file_bytes)
+    if dry_run:
+        _show(output, make_plan(source, **what), json=json)
+        return
     with progress_bar("converting") as progress:
-        report = run(
-            source,
-            output,
-            format=format,
-            fallback=fallback,
-            max_file_bytes=_bytes(max_file_bytes),
-            force=force,
-            progress=progress,
-        )
+        report = run(source, output, **what, max_file_bytes=limit, threads=threads, force=force, progress=progress)
+    if json:
+        print_json(report.as_dict())
+        return
     for line in report.lines():
         typer.echo(plain(line))
     for path, size in report.files:
         typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
+
+
+def _show(output: Path, planned: Plan, *, json: bool) -> None:
+    if output.suffix != ".ninfer":
+        raise ArgumentError("only a conversion to .ninfer is planned", where=str(output), expected="*.ninfer")
+    if json:
+        print_json(planned.as_dict())
+        return
+    print_table(planned.header, planned.rows(), right=(6,))
+    typer.echo()
+    for line in planned.lines():
+        typer.echo(plain(line))
+
+
+def _named(given: list[str] | None, option: str) -> dict[str, str] | None:
+    """`NAME=PATH` options as a mapping."""
+    if not given:
+        return None
+    paths: dict[str, str] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path) or name in paths:
+            raise ArgumentError(f"{option} is no NAME=PATH, or names one twice", found=repr(text))
+        paths[name] = path
+    return paths
+
+
+def _parameters(given: list[str] | None) -> dict[str, Any] | None:
+    """`K=V` options; a value that is no JSON is a text."""
+    if not given:
+        return None
+    parameters: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ArgumentError("--parameter is no K=V", expected="negative_scales=true", found=repr(text))
+        try:
+            parameters[name] = json_module.loads(value)
+        except (ValueError, RecursionError):
+            parameters[name] = value
+    return parameters
 
 
 def _bytes(text: str | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,20 +102,23 @@ def write_artifact(
                 writer.write(ids[key], at, data)
                 at += len(data)
             done += at
-        for planned in plan.objects:
-            progress(done, total, planned.id)
-            written = 0
+        now = ""
 
-            def more(count: int, start: int = done, id: str = planned.id) -> None:
-                nonlocal written
-                written += count
-                progress(start + written, total, id)
+        def tasks() -> Iterator[Callable[[], int]]:
+            nonlocal now
+            for planned in plan.objects:
+                now = planned.id
+                yield from planned.work.tasks(partial(writer.write, planned.id))
 
-            try:
-                workers.run(planned.work.tasks(partial(writer.write, planned.id)), more)
-            except QuantformError as error:
-                raise error if error.where and plan.source in error.where else error.at(plan.source) from None
-            done += written
+        def more(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(done, total, now)
+
+        try:
+            workers.run(tasks(), more)
+        except QuantformError as error:
+            raise error if error.where and plan.source in error.where else error.at(plan.source) from None
         progress(total, total, "publishing")
         writer.finish(provenance=provenance(digests.result()))
     return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from quantform._sizes import counted
 
@@ -24,6 +25,14 @@ class Report:
     files: list[tuple[Path, int]]
     tensors: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "files": [{"path": str(path), "bytes": size} for path, size in self.files],
+            "tensors": dict(self.tensors),
+            "notes": self.notes,
+        }
 
     def lines(self) -> list[str]:
         """The report for people."""

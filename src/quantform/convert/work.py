@@ -31,7 +31,7 @@ __all__ = ["CHUNK_VALUES", "Encoded", "Literal", "Segment", "Streamed", "Work", 
 Write = Callable[[int, Any], None]
 """Writes bytes at an offset of the object."""
 
-CHUNK_VALUES = 1 << 20
+CHUNK_VALUES = 1 << 18
 """Values encoded at a time; a row is never cut."""
 
 _TILE_ROWS = 128
@@ -74,6 +74,13 @@ class Workers:
                     done(waiting.popleft().result())
             while waiting:
                 done(waiting.popleft().result())
+        except Exception:
+            # What the next task is made of may fail before a task that stands earlier has; that one is the first.
+            for future in waiting:
+                error = future.exception()
+                if error is not None:
+                    raise error from None
+            raise
         finally:
             for future in waiting:
                 future.cancel()

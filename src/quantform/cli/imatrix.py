@@ -1,0 +1,34 @@
+"""`quantform imatrix`: llama.cpp's importance matrix as vectors by parameter name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quantform._sizes import counted
+from quantform.cli._output import plain
+from quantform.recipes import import_importance
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="imatrix")(imatrix)
+
+
+def imatrix(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The GGUF file that llama-imatrix wrote.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT.safetensors", help="Where to write the vectors.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+) -> None:
+    """Import an importance matrix: in_sum2 / max(counts, 1) of each weight, F32, one value an input channel."""
+    shapes = import_importance(source, output, force=force)
+    kinds = Counter("expert bank" if len(shape) > 1 else "vector" for shape in shapes.values())
+    found = ", ".join(counted(count, kind) for kind, count in kinds.items())
+    typer.echo(plain(f"{output}: {found}"))
