@@ -14,7 +14,7 @@ import numpy as np
 from quantform._progress import Progress
 from quantform._version import __version__
 from quantform.container import ArtifactWriter, Component, PlannedResource, PlannedTensor
-from quantform.convert.carried import Carried
+from quantform.convert.carried import Carried, Resource
 from quantform.convert.digests import PLACEHOLDER, Digests
 from quantform.convert.plan import Plan
 from quantform.convert.report import Report
@@ -94,34 +94,42 @@ def write_artifact(
         max_file_bytes=max_file_bytes,
         force=force,
     )
-    with Digests(files) as digests, writer, Workers(threads) as workers:
-        total, done = writer.payload_bytes, 0
-        for key, resource in resources.items():
-            at = 0
-            for data in resource.read():
-                writer.write(ids[key], at, data)
-                at += len(data)
-            done += at
-        now = ""
-
-        def tasks() -> Iterator[Callable[[], int]]:
-            nonlocal now
-            for planned in plan.objects:
-                now = planned.id
-                yield from planned.work.tasks(partial(writer.write, planned.id))
-
-        def more(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done, total, now)
-
-        try:
-            workers.run(tasks(), more)
-        except QuantformError as error:
-            raise error if error.where and plan.source in error.where else error.at(plan.source) from None
-        progress(total, total, "publishing")
+    with Digests(files) as digests, writer:
+        _write_resources(writer, {ids[key]: resource for key, resource in resources.items()})
+        with Workers(threads) as workers:
+            _write_tensors(writer, plan, workers, progress)
+        progress(writer.payload_bytes, writer.payload_bytes, "publishing")
         writer.finish(provenance=provenance(digests.result()))
     return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])
+
+
+def _write_resources(writer: ArtifactWriter, resources: Mapping[str, Resource]) -> None:
+    for id, resource in resources.items():
+        at = 0
+        for data in resource.read():
+            writer.write(id, at, data)
+            at += len(data)
+
+
+def _write_tensors(writer: ArtifactWriter, plan: Plan, workers: Workers, progress: Progress) -> None:
+    done, now = sum(record.nbytes for record in writer.objects.values()) - plan.tensor_bytes, ""
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        nonlocal now
+        for planned in plan.objects:
+            now = planned.id
+            yield from planned.work.tasks(partial(writer.write, planned.id))
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, writer.payload_bytes, now)
+
+    progress(done, writer.payload_bytes, now)
+    try:
+        workers.run(tasks(), more)
+    except QuantformError as error:
+        raise error if error.where and plan.source in error.where else error.at(plan.source) from None
 
 
 def _resource_ids(keys: Sequence[tuple[str, str]], main: str) -> dict[tuple[str, str], str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,17 +76,10 @@ class Workers:
                 done(waiting.popleft().result())
         except Exception:
             # What the next task is made of may fail before a task that stands earlier has; that one is the first.
-            for future in waiting:
-                error = future.exception()
-                if error is not None:
-                    raise error from None
+            _raise_first(waiting)
             raise
         finally:
-            for future in waiting:
-                future.cancel()
-            for future in waiting:
-                if not future.cancelled():
-                    future.exception()  # waits
+            _stop(waiting)
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +88,22 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def _raise_first(waiting: Iterable[Future[int]]) -> None:
+    for future in waiting:
+        error = future.exception()
+        if error is not None:
+            raise error from None
+
+
+def _stop(waiting: Iterable[Future[int]]) -> None:
+    """Wait until none of them runs any more."""
+    for future in waiting:
+        future.cancel()
+    for future in waiting:
+        if not future.cancelled():
+            future.exception()
 
 
 class Work(ABC):
