@@ -16,7 +16,7 @@ using quantform::KernelSet;
 namespace {
 
 using In = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
-using Out = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Out = nb::ndarray<nb::device::cpu, nb::c_contig>;  // of any type: it is filled with bytes
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
@@ -38,11 +38,11 @@ void decode_packed(int ggml_type, const In& blocks, int output, const Out& out, 
     const auto type = static_cast<quantform::Output>(output);
     const std::size_t bytes = static_cast<std::size_t>(kernel.bytes), count = blocks.size() / bytes;
     const std::size_t block = static_cast<std::size_t>(kernel.values) * quantform::output_bytes(type);
-    if (blocks.size() % bytes != 0 || out.size() % block != 0 || out.size() / block != count) {
+    if (blocks.size() % bytes != 0 || out.nbytes() % block != 0 || out.nbytes() / block != count) {
         throw nb::value_error("the sizes of blocks and out do not fit each other");
     }
     const nb::gil_scoped_release released;
-    quantform::decode(set, {&kernel, blocks.data(), count, type, out.data()},
+    quantform::decode(set, {&kernel, blocks.data(), count, type, static_cast<std::uint8_t*>(out.data())},
                       static_cast<quantform::Stores>(stores), threads);
 }
 

@@ -34,10 +34,10 @@ struct MXFP4 {
     static constexpr bool subnormal = true;  // under the smallest scales
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
-        const float scale = e8m0_half(in[0]);
         const Bytes q = load<Bytes>(in + 1);
-        put(out, lookup(fp4_table(), field<4, 0>(q)), scale);
-        put(out + 16, lookup(fp4_table(), field<4, 4>(q)), scale);
+        const auto values_of = scaled_codes<Out>(fp4_table(), e8m0_half(in[0]));
+        put_codes<0>(out, q, values_of);
+        put_codes<4>(out + 16, q, values_of);
     }
 };
 

@@ -10,15 +10,17 @@
 namespace quantform::QUANTFORM_SET {
 
 /// Row numbers, signs of the rows and scales of a block, unpacked together before the rows are read one by one.
+template <int rows, int signs>
 struct Unpacked {
-    alignas(16) u16 row[64];
-    alignas(16) u8 sign[32];
+    Scales scale;
+    alignas(16) u16 row[rows];
+    alignas(16) u8 sign[signs];
 };
 
 /// Seven signs in each byte, and an eighth that makes the count of ones even.
 QF_INLINE Bytes with_parity(Bytes signs) {
-    const Bytes odd = {0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0};
-    return signs | lookup(odd, (signs ^ right<4>(signs)) & splat(15));
+    const Bytes fours = signs ^ right<4>(signs), pairs = fours ^ right<2>(fours);
+    return signs | left<7>(pairs ^ right<1>(pairs));
 }
 
 template <class T, class Vector>
@@ -45,59 +47,71 @@ QF_INLINE u16 two_signs(const u8* signs) { return load<u16>(signs); }
 
 struct IQ2_XS {
     static constexpr int ggml_type = 17, values = 256, bytes = 74;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Scales scale = odd_scales(half(in) * 0.125F, nibbles(in + 66));
-        Unpacked block;
+    using Prepared = Unpacked<32, 32>;
+    QF_INLINE Prepared prepare(const u8* in) {
+        Prepared block;
+        block.scale = odd_scales(half(in) * 0.125F, nibbles(in + 66));
         for (int i = 0; i < 2; ++i) {  // words of nine bits of row and seven of signs
             const Words16 first = load<Words16>(in + 2 + 32 * i), second = load<Words16>(in + 18 + 32 * i);
             keep(block.row + 16 * i, first & 511);
             keep(block.row + 16 * i + 8, second & 511);
             keep(block.sign + 16 * i, with_parity(right<1>(odd_bytes((Bytes)first, (Bytes)second))));
         }
+        return block;
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
         const u64* const grid = codebooks::iq2xs_grid;
         for (int i = 0; i < 16; ++i) {
             const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
-            put(out + 16 * i, negate(rows, two_signs(block.sign + 2 * i)), scale.value[i]);
+            put(out + 16 * i, negate(rows, two_signs(block.sign + 2 * i)), block.scale.value[i]);
         }
     }
 };
 
 struct IQ2_S {
     static constexpr int ggml_type = 22, values = 256, bytes = 82;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Scales scale = odd_scales(half(in) * 0.125F, nibbles(in + 74));
-        Unpacked block;
+    using Prepared = Unpacked<32, 1>;  // signs are read where they are
+    QF_INLINE Prepared prepare(const u8* in) {
+        Prepared block;
+        block.scale = odd_scales(half(in) * 0.125F, nibbles(in + 74));
         const Bytes packed = QUANTFORM_SET::bytes(load<u64>(in + 66), u64{0});  // two high bits of each row, in order
         const Words16 even = (Words16)interleave_low(field<2, 0>(packed), field<2, 2>(packed));
         const Words16 odd = (Words16)interleave_low(field<2, 4>(packed), field<2, 6>(packed));
         keep_rows(block.row, load<Bytes>(in + 2), (Bytes)interleave_low(even, odd));
         keep_rows(block.row + 16, load<Bytes>(in + 18), (Bytes)interleave_high(even, odd));
+        return block;
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
         const u64* const grid = codebooks::iq2s_grid;
         for (int i = 0; i < 16; ++i) {
             const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
-            put(out + 16 * i, negate(rows, two_signs(in + 34 + 2 * i)), scale.value[i]);
+            put(out + 16 * i, negate(rows, two_signs(in + 34 + 2 * i)), block.scale.value[i]);
         }
     }
 };
 
 struct IQ3_S {
     static constexpr int ggml_type = 21, values = 256, bytes = 110;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
+    using Prepared = Unpacked<64, 1>;
+    QF_INLINE Prepared prepare(const u8* in) {
         // Four bytes of local scales end the block; with the four before them they are read as the last eight of 16.
-        const Scales scale = odd_scales(half(in), nibbles(in + 102));
-        Unpacked block;
+        Prepared block;
+        block.scale = odd_scales(half(in), nibbles(in + 102));
         for (int i = 0; i < 4; ++i) {
             const Bytes ninth = lanes_of(load<u16>(in + 66 + 2 * i)) & splat(1);
             keep_rows(block.row + 16 * i, load<Bytes>(in + 2 + 16 * i), ninth);
         }
+        return block;
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
         const u32* const grid = codebooks::iq3s_grid;
         for (int i = 0; i < 16; ++i) {
             const u16* const row = block.row + 4 * i;
             const Bytes rows = QUANTFORM_SET::bytes(grid[row[0]], grid[row[1]], grid[row[2]], grid[row[3]]);
-            put(out + 16 * i, negate(rows, two_signs(in + 74 + 2 * i)), scale.value[8 + i / 2]);
+            put(out + 16 * i, negate(rows, two_signs(in + 74 + 2 * i)), block.scale.value[8 + i / 2]);
         }
     }
 };
@@ -123,13 +137,15 @@ QF_INLINE Groups groups_of(float d, Words32 first, Words32 second) {
 
 struct IQ2_XXS {
     static constexpr int ggml_type = 16, values = 256, bytes = 66;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
+    QF_INLINE Groups prepare(const u8* in) {
         Words32 rest[2];
         for (int i = 0; i < 2; ++i) {  // a word of rows and a word of the rest, in turn
             rest[i] = __builtin_shufflevector(load<Words32>(in + 2 + 32 * i), load<Words32>(in + 18 + 32 * i), 1, 3, 5, 7);
         }
-        const Groups groups = groups_of(half(in) * 0.125F, rest[0], rest[1]);
+        return groups_of(half(in) * 0.125F, rest[0], rest[1]);
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Groups& groups, Out* out) {
         const u64* const grid = codebooks::iq2xxs_grid;
         for (int i = 0; i < 16; ++i) {
             const u8* const row = in + 2 + i / 2 * 8 + i % 2 * 2;
@@ -141,9 +157,11 @@ struct IQ2_XXS {
 
 struct IQ3_XXS {
     static constexpr int ggml_type = 18, values = 256, bytes = 98;
+    QF_INLINE Groups prepare(const u8* in) {
+        return groups_of(half(in) * 0.25F, load<Words32>(in + 66), load<Words32>(in + 82));
+    }
     template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Groups groups = groups_of(half(in) * 0.25F, load<Words32>(in + 66), load<Words32>(in + 82));
+    QF_INLINE void decode(const u8* in, const Groups& groups, Out* out) {
         const u32* const grid = codebooks::iq3xxs_grid;
         for (int i = 0; i < 16; ++i) {
             const u8* const row = in + 2 + 4 * i;
@@ -189,26 +207,29 @@ alignas(16) constexpr std::int8_t row_shifts[4][16] = {
 
 struct IQ1_M {
     static constexpr int ggml_type = 29, values = 256, bytes = 56;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
+    using Prepared = Unpacked<32, 16>;
+    QF_INLINE Prepared prepare(const u8* in) {
         const u64 packed = load<u64>(in + 48);  // four words of four local scales and a nibble of the block's scale
         const float d = half(static_cast<u16>((packed >> 12 & 0xF) | (packed >> 24 & 0xF0) | (packed >> 36 & 0xF00) |
                                               (packed >> 48 & 0xF000)));
-        const Scales scale =
+        Prepared block;
+        block.scale =
             odd_scales(d * 0.125F, QUANTFORM_SET::bytes(spread_threes(packed), spread_threes(packed >> 16),
                                                         spread_threes(packed >> 32), spread_threes(packed >> 48)));
         const Bytes high = load<Bytes>(in + 32), even = field<3, 0>(high), odd = field<3, 4>(high);
-        u16 row[32];
-        keep_rows(row, load<Bytes>(in), interleave_low(even, odd));
-        keep_rows(row + 16, load<Bytes>(in + 16), interleave_high(even, odd));
-        u8 shift[16];
-        keep(shift, bit<3, 0>(high) | bit<7, 1>(high));
+        keep_rows(block.row, load<Bytes>(in), interleave_low(even, odd));
+        keep_rows(block.row + 16, load<Bytes>(in + 16), interleave_high(even, odd));
+        keep(block.sign, bit<3, 0>(high) | bit<7, 1>(high));
+        return block;
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
         const u64* const grid = codebooks::iq1s_grid;
         for (int i = 0; i < 16; ++i) {
-            const Bytes rows = QUANTFORM_SET::bytes(grid[row[2 * i]], grid[row[2 * i + 1]]);
+            const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
             Bytes shifts;
-            std::memcpy(&shifts, row_shifts[shift[i]], sizeof shifts);
-            put(out + 16 * i, rows + shifts, scale.value[i]);
+            std::memcpy(&shifts, row_shifts[block.sign[i]], sizeof shifts);
+            put(out + 16 * i, rows + shifts, block.scale.value[i]);
         }
     }
 };

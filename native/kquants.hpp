@@ -1,25 +1,32 @@
 // The K-quants and IQ4_XS: blocks of 256 values whose groups of 16 or 32 have packed scales of their own.
 //
-// The scales of a block are unpacked and multiplied at once, into a small array in the first-level cache.
+// The scales of a block are unpacked and multiplied at once, into a small array in the first-level cache (see kernels.cpp
+// for `prepare`).
 #pragma once
 
 #include "legacy.hpp"
 
 namespace quantform::QUANTFORM_SET {
 
+struct TwoScales {
+    Scales scale;
+    Scales minimum;
+};
+
 struct Q2_K {
     static constexpr int ggml_type = 10, values = 256, bytes = 84;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
+    QF_INLINE TwoScales prepare(const u8* in) {
         const Bytes packed = load<Bytes>(in);
-        const Scales scale = scales_of(splat(half(in + 80)), field<4, 0>(packed));
-        const Scales minimum = scales_of(splat(half(in + 82)), field<4, 4>(packed));
+        return {scales_of(splat(half(in + 80)), field<4, 0>(packed)), scales_of(splat(half(in + 82)), field<4, 4>(packed))};
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const TwoScales& block, Out* out) {
         unrolled<4>([&](auto group) {  // a half of the block, and of it the left or right sixteen lanes
             constexpr int h = group.value / 2, side = group.value % 2;
             const Bytes q = load<Bytes>(in + 16 + 32 * h + 16 * side);
             unrolled<4>([&](auto plane) {
                 constexpr int p = plane.value, at = 8 * h + 2 * p + side;
-                put_less(out + 16 * at, field<2, 2 * p>(q), scale.value[at], minimum.value[at]);
+                put_less(out + 16 * at, field<2, 2 * p>(q), block.scale.value[at], block.minimum.value[at]);
             });
         });
     }
@@ -27,13 +34,15 @@ struct Q2_K {
 
 struct Q3_K {
     static constexpr int ggml_type = 11, values = 256, bytes = 110;
-    template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
+    QF_INLINE Scales prepare(const u8* in) {
         const u64 nibbles = load<u64>(in + 96), each = 0x0F0F0F0F0F0F0F0FU;
         const u32 pairs = load<u32>(in + 104);
         const Bytes low = QUANTFORM_SET::bytes(nibbles & each, nibbles >> 4 & each);
         const Bytes high = QUANTFORM_SET::bytes(pairs, pairs >> 2, pairs >> 4, pairs >> 6) & splat(3);
-        const Scales scale = scales_of(splat(half(in + 108)), (low | left<4>(high)) - splat(32));
+        return scales_of(splat(half(in + 108)), (low | left<4>(high)) - splat(32));
+    }
+    template <class Out>
+    QF_INLINE void decode(const u8* in, const Scales& scale, Out* out) {
         unrolled<4>([&](auto group) {
             constexpr int h = group.value / 2, side = group.value % 2;
             const Bytes q = load<Bytes>(in + 32 + 32 * h + 16 * side), mask = load<Bytes>(in + 16 * side);
@@ -59,15 +68,18 @@ QF_INLINE Scales scales_minima(const u8* in) {
 
 struct Q4_K {
     static constexpr int ggml_type = 12, values = 256, bytes = 144;
+    QF_INLINE Scales prepare(const u8* in) {
+        return scales_minima(in);
+    }
     template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Scales scale = scales_minima(in);
+    QF_INLINE void decode(const u8* in, const Scales& scale, Out* out) {
         for (int group = 0; group < 4; ++group) {
+            const auto low = affine_codes<Out>(scale.value[2 * group], scale.value[2 * group + 8]);
+            const auto high = affine_codes<Out>(scale.value[2 * group + 1], scale.value[2 * group + 9]);
             for (int side = 0; side < 2; ++side) {
                 const Bytes q = load<Bytes>(in + 16 + 32 * group + 16 * side);
-                Out* const to = out + 64 * group + 16 * side;
-                put_less(to, field<4, 0>(q), scale.value[2 * group], scale.value[2 * group + 8]);
-                put_less(to + 32, field<4, 4>(q), scale.value[2 * group + 1], scale.value[2 * group + 9]);
+                put_codes<0>(out + 64 * group + 16 * side, q, low);
+                put_codes<4>(out + 64 * group + 32 + 16 * side, q, high);
             }
         }
     }
@@ -75,9 +87,11 @@ struct Q4_K {
 
 struct Q5_K {
     static constexpr int ggml_type = 13, values = 256, bytes = 176;
+    QF_INLINE Scales prepare(const u8* in) {
+        return scales_minima(in);
+    }
     template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Scales scale = scales_minima(in);
+    QF_INLINE void decode(const u8* in, const Scales& scale, Out* out) {
         unrolled<2>([&](auto half_) {
             constexpr int side = half_.value;
             const Bytes high = load<Bytes>(in + 16 + 16 * side);
@@ -95,9 +109,11 @@ struct Q5_K {
 
 struct Q6_K {
     static constexpr int ggml_type = 14, values = 256, bytes = 210;
+    QF_INLINE Scales prepare(const u8* in) {
+        return scales_of(splat(half(in + 208)), load<Bytes>(in + 192));
+    }
     template <class Out>
-    QF_INLINE void decode(const u8* in, Out* out) {
-        const Scales scale = scales_of(splat(half(in + 208)), load<Bytes>(in + 192));
+    QF_INLINE void decode(const u8* in, const Scales& scale, Out* out) {
         unrolled<4>([&](auto group) {
             constexpr int h = group.value / 2, side = group.value % 2;
             const Bytes high = load<Bytes>(in + 128 + 32 * h + 16 * side);
@@ -118,13 +134,13 @@ struct IQ4_XS {
     QF_INLINE void decode(const u8* in, Out* out) {
         const float d = half(in);
         const u32 high = load<u16>(in + 2), low = load<u32>(in + 4);
-        const Bytes table = iq4_table();
         for (int group = 0; group < 8; ++group) {
             const u32 local = (low >> 4 * group & 15) | (high >> 2 * group & 3) << 4;
             const float scale = d * static_cast<float>(static_cast<int>(local) - 32);
             const Bytes q = load<Bytes>(in + 8 + 16 * group);
-            put(out + 32 * group, lookup(table, field<4, 0>(q)), scale);
-            put(out + 32 * group + 16, lookup(table, field<4, 4>(q)), scale);
+            const auto values_of = scaled_codes<Out>(iq4_table(), scale);
+            put_codes<0>(out + 32 * group, q, values_of);
+            put_codes<4>(out + 32 * group + 16, q, values_of);
         }
     }
 };

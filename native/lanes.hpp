@@ -11,6 +11,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if !defined(__GNUC__)
@@ -95,10 +97,14 @@ QF_INLINE Bytes odd_bytes(Bytes a, Bytes b) {
 QF_INLINE Bytes lookup(Bytes table, Bytes index) {
 #if defined(__SSSE3__)
     return (Bytes)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
+#elif defined(__aarch64__)
+    return (Bytes)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
 #else
-    Bytes found{};
-    for (int lane = 0; lane < 16; ++lane) found[lane] = table[index[lane]];
-    return found;
+    u8 values[16], at[16];
+    std::memcpy(values, &table, sizeof values);
+    std::memcpy(at, &index, sizeof at);
+    for (u8& each : at) each = values[each];
+    return load<Bytes>(at);
 #endif
 }
 
@@ -164,10 +170,13 @@ QF_INLINE Floats operator-(Floats a, Floats b) {
 }
 QF_INLINE Floats load_floats(const float* from) {
     Floats all;
-    std::memcpy(&all, from, sizeof all);
+    for (int i = 0; i < parts; ++i) std::memcpy(&all.part[i], from + i * part_lanes, sizeof(FloatPart));
     return all;
 }
-QF_INLINE void store(float* to, Floats all) { std::memcpy(to, &all, sizeof all); }
+// Part by part: GCC copies the whole through memory in smaller words.
+QF_INLINE void store(float* to, Floats all) {
+    for (int i = 0; i < parts; ++i) std::memcpy(to + i * part_lanes, &all.part[i], sizeof(FloatPart));
+}
 
 /// Signed bytes as binary32.
 QF_INLINE Floats widen(Bytes value) {

@@ -14,10 +14,10 @@ struct Q4_0 {
     static constexpr int ggml_type = 2, values = 32, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
-        const float d = half(in);
         const Bytes q = load<Bytes>(in + 2);
-        put(out, field<4, 0>(q) - splat(8), d);
-        put(out + 16, field<4, 4>(q) - splat(8), d);
+        const auto values_of = centred_codes<Out>(half(in), 8);
+        put_codes<0>(out, q, values_of);
+        put_codes<4>(out + 16, q, values_of);
     }
 };
 
@@ -25,10 +25,10 @@ struct Q4_1 {
     static constexpr int ggml_type = 3, values = 32, bytes = 20;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
-        const float d = half(in), m = half(in + 2);
         const Bytes q = load<Bytes>(in + 4);
-        put_plus(out, field<4, 0>(q), d, m);
-        put_plus(out + 16, field<4, 4>(q), d, m);
+        const auto values_of = affine_codes<Out>(half(in), -half(in + 2));
+        put_codes<0>(out, q, values_of);
+        put_codes<4>(out + 16, q, values_of);
     }
 };
 
@@ -91,10 +91,10 @@ struct IQ4_NL {
     static constexpr int ggml_type = 20, values = 32, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
-        const float d = half(in);
         const Bytes q = load<Bytes>(in + 2);
-        put(out, lookup(iq4_table(), field<4, 0>(q)), d);
-        put(out + 16, lookup(iq4_table(), field<4, 4>(q)), d);
+        const auto values_of = scaled_codes<Out>(iq4_table(), half(in));
+        put_codes<0>(out, q, values_of);
+        put_codes<4>(out + 16, q, values_of);
     }
 };
 

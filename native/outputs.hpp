@@ -23,24 +23,57 @@ struct Float64 {
     u8 byte[8];
 };
 
-QF_INLINE u32 bits_of(float value) {
-    u32 bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
+typedef u32 WordPart __attribute__((vector_size(4 * part_lanes)));
+typedef std::int32_t SignedPart __attribute__((vector_size(4 * part_lanes)));
+
+/// The words of a part's lanes, of which each holds one sign-extended.
+struct WordLanes {
+    SignedPart part[parts];
+};
+QF_INLINE void store_words(u8* to, const WordLanes& words) {
+#if defined(__AVX512F__)
+    const __m256i packed = _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)words.part[0]);
+    std::memcpy(to, &packed, sizeof packed);
+#elif defined(__AVX2__)
+    const __m256i crossed = _mm256_packs_epi32((__m256i)words.part[0], (__m256i)words.part[1]);
+    const __m256i packed = _mm256_permute4x64_epi64(crossed, 0xD8);
+    std::memcpy(to, &packed, sizeof packed);
+#elif defined(__SSE2__)
+    for (int i = 0; i < parts; i += 2) {
+        const __m128i packed = _mm_packs_epi32((__m128i)words.part[i], (__m128i)words.part[i + 1]);
+        std::memcpy(to + 2 * i * part_lanes, &packed, sizeof packed);
+    }
+#else
+    typedef u16 PackedPart __attribute__((vector_size(2 * part_lanes)));
+    for (int i = 0; i < parts; ++i) {
+        const PackedPart packed = __builtin_convertvector(words.part[i], PackedPart);
+        std::memcpy(to + 2 * i * part_lanes, &packed, sizeof packed);
+    }
+#endif
 }
 
-/// To nearest, ties to even; overflow becomes infinity, subnormals round like any other, NaN stays NaN.
-QF_INLINE u16 to_half(float value) {
-    const u32 bits = bits_of(value), magnitude = bits & 0x7FFFFFFFU;
+/// binary16 by integer arithmetic: to nearest, ties to even; overflow becomes infinity, NaN stays NaN.
+QF_INLINE SignedPart to_half(FloatPart value) {
+    const WordPart bits = (WordPart)value, magnitude = bits & 0x7FFFFFFFU;
     // Below 2^-14 the sum with one half has its last place where binary16 has it, and rounds there.
-    const u32 subnormal = bits_of(float_of(magnitude) + 0.5F) - 0x3F000000U;
-    const u32 normal = (magnitude + 0xFFFU + (magnitude >> 13 & 1U) - 0x38000000U) >> 13;
-    const u32 finite = magnitude < 0x38800000U ? subnormal : normal;
-    const u32 special = magnitude > 0x7F800000U ? 0x7E00U : 0x7C00U;
-    return static_cast<u16>((magnitude >= 0x477FF000U ? special : finite) | (bits >> 16 & 0x8000U));
+    const WordPart subnormal = (WordPart)((FloatPart)magnitude + 0.5F) - 0x3F000000U;
+    const WordPart normal = (magnitude + 0xFFFU + (magnitude >> 13 & 1U) - 0x38000000U) >> 13;
+    const WordPart is_small = (WordPart)(magnitude < 0x38800000U), is_large = (WordPart)(magnitude >= 0x477FF000U);
+    const WordPart special = 0x7C00U | (0x200U & (WordPart)(magnitude > 0x7F800000U));
+    const WordPart finite = (subnormal & is_small) | (normal & ~is_small);
+    const WordPart word = (special & is_large) | (finite & ~is_large) | (bits >> 16 & 0x8000U);
+    return (SignedPart)(word << 16) >> 16;
 }
 
-QF_INLINE void store(Float32* to, Floats all) { std::memcpy(to, &all, sizeof all); }
+/// bfloat16 likewise. Results of arithmetic are quiet NaN at most, whose upper half is one.
+QF_INLINE SignedPart to_bfloat16(FloatPart value) {
+    const WordPart bits = (WordPart)value, numbers = (WordPart)(value == value);
+    return (SignedPart)(bits + (((bits >> 16 & 1U) + 0x7FFFU) & numbers)) >> 16;
+}
+
+QF_INLINE void store(Float32* to, Floats all) {
+    for (int i = 0; i < parts; ++i) std::memcpy(to + i * part_lanes, &all.part[i], sizeof(FloatPart));
+}
 
 QF_INLINE void store(Float16* to, Floats all) {
 #if defined(__AVX512F__)
@@ -52,47 +85,16 @@ QF_INLINE void store(Float16* to, Floats all) {
         std::memcpy(to + i * part_lanes, &words, sizeof words);
     }
 #else
-    float values[16];
-    u16 words[16];
-    std::memcpy(values, &all, sizeof all);
-    for (int lane = 0; lane < 16; ++lane) words[lane] = to_half(values[lane]);
-    std::memcpy(to, words, sizeof words);
+    WordLanes words;
+    for (int i = 0; i < parts; ++i) words.part[i] = to_half(all.part[i]);
+    store_words(to->byte, words);
 #endif
-}
-
-typedef u32 WordPart __attribute__((vector_size(4 * part_lanes)));
-typedef std::int32_t SignedPart __attribute__((vector_size(4 * part_lanes)));
-
-/// binary32 rounded to its upper 16 bits, in place and sign-extended from there. NaN stays NaN.
-QF_INLINE SignedPart rounded_to_upper(FloatPart value) {
-    const WordPart bits = (WordPart)value, numbers = (WordPart)(value == value);
-    const WordPart rounded = bits + 0x7FFFU + (bits >> 16 & 1U);
-    return (SignedPart)((rounded & numbers) | (0x7FC00000U & ~numbers)) >> 16;
 }
 
 QF_INLINE void store(BFloat16* to, Floats all) {
-#if defined(__AVX512F__)
-    const __m256i words = _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)rounded_to_upper(all.part[0]));
-    std::memcpy(to, &words, sizeof words);
-#elif defined(__AVX2__)
-    const __m256i crossed =
-        _mm256_packs_epi32((__m256i)rounded_to_upper(all.part[0]), (__m256i)rounded_to_upper(all.part[1]));
-    const __m256i words = _mm256_permute4x64_epi64(crossed, 0xD8);
-    std::memcpy(to, &words, sizeof words);
-#elif defined(__SSE2__)
-    for (int i = 0; i < parts; i += 2) {
-        const __m128i words =
-            _mm_packs_epi32((__m128i)rounded_to_upper(all.part[i]), (__m128i)rounded_to_upper(all.part[i + 1]));
-        std::memcpy(to + i * part_lanes, &words, sizeof words);
-    }
-#else
-    u16 words[16];
-    for (int i = 0; i < parts; ++i) {
-        const SignedPart upper = rounded_to_upper(all.part[i]);
-        for (int lane = 0; lane < part_lanes; ++lane) words[i * part_lanes + lane] = static_cast<u16>(upper[lane]);
-    }
-    std::memcpy(to, words, sizeof words);
-#endif
+    WordLanes words;
+    for (int i = 0; i < parts; ++i) words.part[i] = to_bfloat16(all.part[i]);
+    store_words(to->byte, words);
 }
 
 QF_INLINE void store(NormalBFloat16* to, Floats all) {
@@ -107,7 +109,7 @@ QF_INLINE void store(NormalBFloat16* to, Floats all) {
 QF_INLINE void store(Float64* to, Floats all) {
     float values[16];
     double wide[16];
-    std::memcpy(values, &all, sizeof all);
+    store(values, all);
     for (int lane = 0; lane < 16; ++lane) wide[lane] = static_cast<double>(values[lane]);
     std::memcpy(to, wide, sizeof wide);
 }
@@ -129,6 +131,100 @@ template <class Out>
 QF_INLINE void put_plus(Out* out, Bytes codes, float scale, float offset) {
     store(out, splat(scale) * widen(codes) + splat(offset));
 }
+
+// --- four-bit codes under one scale ---------------------------------------------------------------------------------
+//
+// They have but sixteen values. AVX-512 computes and rounds those once, and then only permutes them; other sets compute
+// the value of each code.
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+template <class Out>
+struct CodeValues {
+    Floats floats;
+    __m256i words;  // in place of the floats where an output is a word
+};
+template <class Out>
+QF_INLINE CodeValues<Out> code_values(Floats floats) {
+    CodeValues<Out> values{floats, {}};
+    if constexpr (sizeof(Out) == 2) {
+        Out words[16];
+        store(words, floats);
+        std::memcpy(&values.words, words, sizeof words);
+    }
+    return values;
+}
+
+QF_INLINE Bytes count_up() { return Bytes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
+template <class Out>
+QF_INLINE CodeValues<Out> scaled_codes(Bytes integers, float scale) {
+    return code_values<Out>(splat(scale) * widen(integers));
+}
+template <class Out>
+QF_INLINE CodeValues<Out> affine_codes(float scale, float minimum) {
+    return code_values<Out>(splat(scale) * widen(count_up()) - splat(minimum));
+}
+template <class Out>
+QF_INLINE CodeValues<Out> centred_codes(float scale, int centre) {
+    return code_values<Out>(splat(scale) * widen(count_up() - splat(centre)));
+}
+
+/// The values of the codes in the nibbles of `q` from bit `at`, which is 0 or 4.
+template <int at, class Out>
+QF_INLINE void put_codes(Out* out, Bytes q, const CodeValues<Out>& values) {
+    if constexpr (sizeof(Out) == 2) {
+        const __m256i index = _mm256_srli_epi16(_mm256_cvtepu8_epi16((__m128i)q), at);
+        const __m256i words = _mm256_permutexvar_epi16(index, values.words);
+        std::memcpy(out, &words, sizeof words);
+    } else {
+        const __m512i codes = _mm512_maskz_cvtepu8_epi32(0xFFFF, (__m128i)q);
+        const __m512i index = at == 0 ? codes : _mm512_maskz_srli_epi32(0xFFFF, codes, at);
+        const __m512 floats = _mm512_maskz_permutexvar_ps(0xFFFF, index, (__m512)values.floats.part[0]);
+        store(out, Floats{{(FloatPart)floats}});
+    }
+}
+#else
+struct ScaledCodes {
+    Bytes integers;
+    float scale;
+};
+struct AffineCodes {
+    float scale;
+    float minimum;
+};
+struct CentredCodes {
+    float scale;
+    int centre;
+};
+/// Codes that stand for integers, times a scale.
+template <class Out>
+QF_INLINE ScaledCodes scaled_codes(Bytes integers, float scale) {
+    return {integers, scale};
+}
+/// Codes times a scale, less a minimum.
+template <class Out>
+QF_INLINE AffineCodes affine_codes(float scale, float minimum) {
+    return {scale, minimum};
+}
+/// Codes less an integer, times a scale.
+template <class Out>
+QF_INLINE CentredCodes centred_codes(float scale, int centre) {
+    return {scale, centre};
+}
+
+template <int at, class Out>
+QF_INLINE void put_codes(Out* out, Bytes q, const CentredCodes& values) {
+    put(out, field<4, at>(q) - splat(values.centre), values.scale);
+}
+template <int at, class Out>
+QF_INLINE void put_codes(Out* out, Bytes q, const ScaledCodes& values) {
+    put(out, lookup(values.integers, field<4, at>(q)), values.scale);
+}
+template <int at, class Out>
+QF_INLINE void put_codes(Out* out, Bytes q, const AffineCodes& values) {
+    put_less(out, field<4, at>(q), values.scale, values.minimum);
+}
+#endif
 
 // --- past the caches ------------------------------------------------------------------------------------------------
 

@@ -107,9 +107,10 @@ def dequantize_packed(
     else:
         _check_out(out, dimensions, dtype, data)
     if size and kernels is not None:
-        # NumPy has no buffers of bfloat16, so the kernels are given bytes.
-        flat = out.reshape(-1).view(np.uint8)
-        kernels.decode_packed(profile.ggml_type, np.ascontiguousarray(data), _OUTPUT_NUMBERS[dtype], flat, limit)
+        # Buffers of bfloat16 exist under no name that others know; the kernels fill bytes in any case.
+        number = _OUTPUT_NUMBERS[dtype]
+        target = out.view(np.uint16) if dtype.kind == "V" else out
+        kernels.decode_packed(profile.ggml_type, np.ascontiguousarray(data), number, target, limit)
     elif size:
         _decode_by_numpy(profile, data, out.reshape(-1, profile.values))
     return out
