@@ -220,6 +220,13 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
             if name in parts or not name:
                 raise ArgumentError("a component's name is taken or empty", found=repr(name))
             parts[name] = logical(stack.enter_context(_opened(path)))
+        for one in parts.values():
+            if "" in one:
+                raise UnsupportedError(
+                    "a tensor has an empty name, which no parameter may have",
+                    where=str(one.path),
+                    hint="Rename it with the program that made the file",
+                )
         carried = [_carried(one, name, main=one is main) for name, one in parts.items()]
         model = Model(parts)
         recipe = Recipe(model)

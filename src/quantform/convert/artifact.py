@@ -93,6 +93,7 @@ def write_artifact(
         provenance=provenance([PLACEHOLDER] * len(files)),
         max_file_bytes=max_file_bytes,
         force=force,
+        sources=files,
     )
     with Digests(files) as digests, writer:
         _write_resources(writer, {ids[key]: resource for key, resource in resources.items()})
@@ -147,8 +148,13 @@ def _component(name: str, record: Component, ids: Mapping[tuple[str, str], str])
 def _described(origin: Mapping[str, Any], files: Sequence[Path], digests: Any) -> dict[str, Any]:  # noqa: ANN401
     return {
         **origin,
-        "files": [{"path": path.name, "bytes": path.stat().st_size, "sha256": next(digests)} for path in files],
+        "files": [{"path": _name(path), "bytes": path.stat().st_size, "sha256": next(digests)} for path in files],
     }
+
+
+def _name(path: Path) -> str:
+    """A file's name as text, whatever bytes it has."""
+    return path.name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _methods(plan: Plan) -> list[dict[str, Any]]:

@@ -6,24 +6,29 @@ holds each file's frame; see `gguf_restore`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from quantform._sizes import counted
 from quantform.container import Component
 from quantform.convert.carried import Carried, Resource, json_values, literal_resource
 from quantform.convert.streams import pieces
 from quantform.errors import QuantformError
 from quantform.sources import GGUFSource
-from quantform.sources.gguf import GGUFShard
+from quantform.sources.gguf import GGUFMetadata, GGUFShard
 
 __all__ = ["CHAT_TEMPLATE", "FRAME", "frame_role", "gguf_carried"]
 
 FRAME = "gguf_frame"
 CHAT_TEMPLATE = "chat_template"
 _CHAT_TEMPLATE_KEY = "tokenizer.chat_template"
+# What makes a configuration; the frame has the rest. A hostile header could fill the directory with either.
+_LONGEST_TEXT = 1 << 16
+_LONGEST_TEMPLATE = 1 << 24
+_MOST_KEYS = 10_000
 
 
 def frame_role(index: int) -> str:
@@ -37,18 +42,20 @@ def gguf_carried(source: GGUFSource, component: str) -> Carried:
         frame_role(index): Resource(_frame_bytes(shard), partial(_frame, shard))
         for index, shard in enumerate(source.shards)
     }
-    template = _text(source, _CHAT_TEMPLATE_KEY)
+    template = _text(source, _CHAT_TEMPLATE_KEY, _LONGEST_TEMPLATE)
     if template:
         resources[CHAT_TEMPLATE] = literal_resource(template.encode("utf-8"))
-    name = _text(source, "general.name")
+    name = _text(source, "general.name", _LONGEST_TEXT)
+    config, left = _config(source.metadata)
     return Carried(
-        components={
-            component: Component(config=_config(source.metadata), resources={role: role for role in resources})
-        },
+        components={component: Component(config=config, resources={role: role for role in resources})},
         resources={(component, role): resource for role, resource in resources.items()},
         metadata={"name": name} if name else {},
         origin={"kind": "gguf", "version": source.version},
         files=source.files,
+        notes=[f"{counted(left, 'metadata key')} too long or too many for the configuration: kept in the frame"]
+        if left
+        else [],
     )
 
 
@@ -65,24 +72,33 @@ def _frame_bytes(shard: GGUFShard) -> int:
     return sum(segment.nbytes for segment in shard.segments() if segment.tensor is None)
 
 
-def _text(source: GGUFSource, key: str) -> str:
+def _text(source: GGUFSource, key: str, longest: int) -> str:
+    """A text of the metadata; nothing where there is none, it is too long, or it is not UTF-8."""
+    if key not in source.metadata or source.metadata.field(key).nbytes > longest:
+        return ""
     try:
-        value = source.metadata.get(key)
-    except QuantformError:  # not UTF-8: the frame keeps it
+        value = source.metadata[key]
+    except QuantformError:
         return ""
     return value if isinstance(value, str) else ""
 
 
-def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The scalar metadata. Numbers that JSON lacks are texts; texts that are no UTF-8 stay in the frame alone."""
+def _config(metadata: GGUFMetadata) -> tuple[dict[str, Any], int]:
+    """The scalar metadata, and how many scalars stay in the frame alone because there is too much of them.
+
+    Numbers that JSON lacks are texts; texts that are no UTF-8 stay in the frame too.
+    """
     config: dict[str, Any] = {}
+    left = 0
     for key in metadata:
-        if key == _CHAT_TEMPLATE_KEY:
+        field = metadata.field(key)
+        if key == _CHAT_TEMPLATE_KEY or field.element is not None:
+            continue
+        if len(config) == _MOST_KEYS or field.nbytes > _LONGEST_TEXT:
+            left += 1
             continue
         try:
-            value = metadata[key]
+            config[key] = json_values(metadata[key])
         except QuantformError:
             continue
-        if isinstance(value, (bool, int, float, str)):
-            config[key] = json_values(value)
-    return config
+    return config, left

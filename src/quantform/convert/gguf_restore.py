@@ -52,7 +52,7 @@ def restore_gguf(source: NinferSource, output: Path, *, force: bool, progress: P
         skeleton = stack.enter_context(_skeleton(source, scratch, originals))
         streams = _streams(source, skeleton)
         paths = _part_paths(output, len(originals))
-        files = NewFiles(paths, force=force)
+        files = NewFiles(paths, force=force, sources=source.files)
         files.create([shard.size for shard in skeleton.shards])
         try:
             total, done = sum(shard.size for shard in skeleton.shards), 0
@@ -118,26 +118,38 @@ def _skeleton(source: NinferSource, scratch: Path, originals: list[dict[str, Any
     """
     paths = _part_paths(scratch / "model.gguf", len(originals))
     for index, (path, original) in enumerate(zip(paths, originals, strict=True)):
-        with path.open("xb") as file:
-            # The header is a prefix of the frame; what follows lands where tensors will be and is not looked at.
-            for data in _resource(source, frame_role(index)):
-                file.write(data.data)
-                if file.tell() > original["bytes"]:
-                    break
-            try:
+        try:
+            with path.open("xb") as file:
+                # The header is a prefix of the frame; what follows lands where tensors will be and is not looked at.
+                for data in _resource(source, frame_role(index)):
+                    file.write(data.data)
+                    if file.tell() > original["bytes"]:
+                        break
                 file.truncate(original["bytes"])
-            except (OSError, OverflowError) as error:
-                raise FileError(
-                    "a file as long as the original cannot be made",
-                    where=f"{source.path}, $.provenance.source.files[{index}].bytes",
-                    found=f"{original['bytes']} ({error})",
-                ) from error
+        except (OSError, OverflowError) as error:
+            if isinstance(error, QuantformError):
+                raise
+            raise FileError(
+                f"the frame of original file {index + 1} cannot be laid out in the temporary directory",
+                where=str(scratch),
+                expected=f"room for a sparse file of {original['bytes']} bytes",
+                found=getattr(error, "strerror", None) or str(error),
+                hint="Free some space there, or let TMPDIR name another directory",
+            ) from error
     try:
         skeleton = GGUFSource(paths[0])
     except QuantformError as error:
         raise ArtifactError(
             "the frame is not the header of the original file", where=str(source.path), found=error.problem
         ) from error
+    if len(skeleton.shards) != len(originals):
+        skeleton.close()
+        raise ArtifactError(
+            "the frame's own header knows of another number of files",
+            where=f"{source.path}, $.provenance.source.files",
+            expected=len(skeleton.shards),
+            found=len(originals),
+        )
     for index, shard in enumerate(skeleton.shards):
         frame = sum(segment.nbytes for segment in shard.segments() if segment.tensor is None)
         if frame != _resource_bytes(source, frame_role(index)):
@@ -173,7 +185,7 @@ def _streams(source: NinferSource, skeleton: GGUFSource) -> dict[str, Stream]:
         raise UnsupportedError(
             f"the original words are not in the artifact: {', '.join(gone[:_LISTED])}{more}",
             where=str(source.path),
-            hint="They were decoded or rounded when it was made; only the original file has them",
+            hint="Where they were decoded or quantized when it was made, only the original file has them",
         )
     return streams
 

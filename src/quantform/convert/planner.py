@@ -574,9 +574,9 @@ def _refusal(tensors: list[Tensor]) -> UnsupportedError:
     elif undecodable:
         hint = f"{undecodable[0].name!r} cannot even be decoded: export the model with types of current ggml"
     else:
-        hint = (
-            "Pass --fallback bf16 (or fp32) to decode these tensors, or --format to choose one format for every matrix"
-        )
+        hint = "Pass --fallback bf16 (or fp32) to decode these tensors"
+        if any(len(tensor.shape) > 1 for tensor in tensors):
+            hint += ", or --format to choose one format for every matrix"
     return UnsupportedError(f"no .ninfer format holds the words of {names}{more}", hint=hint)
 
 

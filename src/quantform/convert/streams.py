@@ -123,8 +123,8 @@ class Cast(Stream):
                 raise UnsupportedError(
                     f"{self.source.name} does not become {self.target.name} exactly",
                     where=self.place(first + int(lost[0])),
-                    found=f"{value!r}, and {lost.size - 1} more in this piece",
-                    hint=f"Pass --fallback {self.target.name} to round such values",
+                    found=f"{value}, and {lost.size - 1} more in this piece",
+                    hint="Pass --fallback bf16 (or fp32) to round such values",
                 )
         elif self.demand == "finite":
             _check_finite(self, cast.view(self.target.dtype), first)

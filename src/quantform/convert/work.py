@@ -71,9 +71,10 @@ class Workers:
             for task in tasks:
                 waiting.append(self._pool.submit(task))
                 if len(waiting) > self._count:
-                    done(waiting.popleft().result())
-            while waiting:
-                done(waiting.popleft().result())
+                    done(waiting[0].result())
+                    waiting.popleft()
+            for future in waiting:
+                done(future.result())
         except Exception:
             # What the next task is made of may fail before a task that stands earlier has; that one is the first.
             _raise_first(waiting)

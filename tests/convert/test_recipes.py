@@ -1,0 +1,489 @@
+"""Conversions by format and by recipe, from values to artifacts, against the methods on whole arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gguf_builder as gb
+import quantform as qf
+import safetensors_builder as sb
+from quantform.convert import work
+from quantform.errors import (
+    ArgumentError,
+    QuantformError,
+    RecipeError,
+    UnknownNameError,
+    UnsupportedError,
+    ValuesError,
+)
+from quantform.formats import FORMATS, Words
+from quantform.methods import METHODS
+from quantform.sources import NinferSource
+
+ENCODED = [
+    *((method, name) for method in ("grouped_absmax", "grouped_search") for name in METHODS[method].targets),
+    *(("fp8_row_maxabs", name) for name in METHODS["fp8_row_maxabs"].targets),
+    ("nvfp4_maxabs", "nvfp4"),
+]
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def same(one: Words, other: Words) -> bool:
+    fields = [field.name for field in dataclasses.fields(one)][2:]
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
+
+
+def made(tmp_path: Path, source: Any, **options: Any) -> NinferSource:
+    """The artifact, deeply verified."""
+    path = tmp_path / "made.ninfer"
+    qf.convert(source, path, force=True, **options)
+    report = qf.verify(path, deep=True)
+    assert report.ok, report.findings
+    return NinferSource(path)
+
+
+@pytest.mark.parametrize(("method", "format"), ENCODED)
+def test_a_format_for_every_matrix(tmp_path: Path, method: str, format: str) -> None:
+    arrays = {"w": values(256, 192), "norm": values(192), "ids": np.arange(6).reshape(2, 3)}
+    with made(tmp_path, arrays, format=format, method=method) as source:
+        assert {name: tensor.format for name, tensor in source.items()} == {"w": format, "norm": "fp32", "ids": "int32"}
+        assert same(source["w"].words(), qf.encode(arrays["w"], format, method))
+        assert source["norm"].payload().tobytes() == arrays["norm"].tobytes()
+        assert source.directory.provenance is not None
+        assert {"method": method, "format": format, "objects": ["weight/w"]} in source.directory.provenance["methods"]
+    with made(tmp_path, arrays, format=format) as source:  # without a method, the format's first
+        default = next(name for name, record in METHODS.items() if format in record.targets)
+        assert same(source["w"].words(), qf.encode(arrays["w"], format, default))
+
+
+@pytest.mark.parametrize("format", ["q4_g64_fp16", "q6_g64_fp16", "nvfp4", "fp8_e4m3fn_row_bf16", "bf16"])
+def test_neither_chunks_nor_threads_change_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    arrays = {"w": values(256, 320), "v": values(384, 64, seed=1), "bank": values(3, 128, 64, seed=2)}
+    method = "grouped_search" if "_g64_" in format else None
+    results = set()
+    for number, (chunk, threads) in enumerate(itertools.product((3000, 50_000, 1 << 30), (1, 3))):
+        monkeypatch.setattr(work, "CHUNK_VALUES", chunk)
+        path = tmp_path / f"{number}.ninfer"
+        qf.convert(arrays, path, format=format, method=method, threads=threads)
+        with NinferSource(path) as source:
+            results.add(b"".join(tensor.payload().tobytes() for tensor in source.objects.values()))
+    assert len(results) == 1
+
+
+def test_banks_of_experts_are_matrices_bound_by_parts(tmp_path: Path) -> None:
+    bank = values(4, 6, 64)
+    with made(tmp_path, {"experts": bank}, format="q4_g64_fp16") as source:
+        assert source["experts"].shape == (4, 6, 64)
+        assert source.objects["weight/experts"].shape == (24, 64)
+        assert same(source["experts"].words(), qf.encode(bank, "q4_g64_fp16"))
+        assert np.array_equal(source["experts"].decode(), qf.encode(bank, "q4_g64_fp16").decode())
+
+
+def test_what_a_format_cannot_hold_keeps_its_words_and_is_listed(tmp_path: Path) -> None:
+    arrays = {"w": values(128, 64), "odd": values(10, 64), "conv": values(16, 4), "b": values(64)}
+    report = qf.convert(arrays, tmp_path / "a.ninfer", format="nvfp4")
+    with NinferSource(tmp_path / "a.ninfer") as source:
+        assert {name: one.format for name, one in source.items()} == {
+            "w": "nvfp4",
+            "odd": "fp32",
+            "conv": "fp32",
+            "b": "fp32",
+        }
+    assert [line.split(":")[0] for line in report.notes] == ["odd", "conv"]
+    with made(tmp_path, arrays, format="q8_g32_fp16") as source:
+        assert source["conv"].format == "fp32"  # rows shorter than a group
+        assert source["odd"].format == "q8_g32_fp16"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({"format": "q9"}, UnknownNameError, "no format"),
+        ({"format": "bf16", "method": "best"}, UnknownNameError, "no conversion method"),
+        ({"method": "grouped_search"}, ArgumentError, "a method needs a format"),
+        ({"parameters": {}}, ArgumentError, "parameters need a method"),
+        ({"format": "q4_g64_fp16", "method": "fp8_row_maxabs"}, UnsupportedError, "'w'.*does not make q4_g64_fp16"),
+        ({"format": "gguf_q8_0"}, UnsupportedError, "'w'.*no method makes gguf_q8_0 from values"),
+        ({"format": "q2_g64_fp16"}, UnsupportedError, "no method makes q2_g64_fp16"),
+        (
+            {"format": "q4_g64_fp16", "method": "grouped_search", "parameters": {"negative": True}},
+            ArgumentError,
+            "'w'.*unknown grouped_search parameters: negative",
+        ),
+        (
+            {"format": "q4_g64_fp16", "method": "grouped_search", "parameters": {"negative_scales": 1}},
+            ArgumentError,
+            "must be a bool",
+        ),
+        ({"format": "q4_g64_fp16", "imatrix": "x"}, ArgumentError, "for grouped_search"),
+        ({"fallback": "fp16"}, ArgumentError, "fallback"),
+        ({"threads": 0}, ArgumentError, "threads"),
+        ({"components": {"text": {"x": np.ones(2)}}}, ArgumentError, "component"),
+    ],
+)
+def test_wrong_requests(tmp_path: Path, options: dict[str, Any], error: type[QuantformError], expected: str) -> None:
+    with pytest.raises(error, match=expected):
+        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["q4_g64_fp16", "fp8_e4m3fn_row_bf16", "nvfp4", "bf16"])
+def test_values_that_no_format_holds_are_named_by_place(tmp_path: Path, format: str) -> None:
+    array = values(256, 128)
+    array[200, 77] = np.inf
+    with pytest.raises(QuantformError, match=r"'w', row 200, column 77") as caught:
+        qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
+    assert "inf" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_bad_value_is_named_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "CHUNK_VALUES", 64)
+    array = values(256, 64)
+    array[[40, 41, 255], 3] = np.nan
+    for threads in (1, 2, 7):
+        with pytest.raises(ValuesError, match=r"'w', row 40, column 3"):
+            qf.convert({"w": array}, tmp_path / "a.ninfer", format="q4_g64_fp16", threads=threads)
+
+
+# --- recipes --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_different_formats_are_joined_by_parts(tmp_path: Path) -> None:
+    array = values(8, 64)
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("w", format="q4_g64_fp16")
+        recipe.assign("w", format="q8_g32_fp16", rows=(1, 3))
+
+    with made(tmp_path, {"w": array}, recipe=configure) as source:
+        parts = source.directory.bindings["w"].parts
+        assert parts is not None
+        assert [(part.object, part.range) for part in parts] == [
+            ("weight/w[0:1]", (0, 64)),
+            ("weight/w[1:3]", (0, 128)),
+            ("weight/w[3:8]", (0, 320)),
+        ]
+        assert source["w"].shape == (8, 64)
+        expected = qf.encode(array, "q4_g64_fp16").decode()
+        expected[1:3] = qf.encode(array[1:3], "q8_g32_fp16").decode()
+        assert np.array_equal(source["w"].decode(), expected)
+
+
+def test_some_rows_keep_their_words(tmp_path: Path) -> None:
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("*", format="q4_g64_fp16", rows=(2, 4))
+
+    bank, half = values(4, 3, 64), values(6, 64).astype(np.float16)
+    with made(tmp_path, {"bank": bank, "half": half}, recipe=configure) as source:
+        assert np.array_equal(source["bank"].decode()[:2], bank[:2])
+        assert source.objects["weight/bank[2:4]"].shape == (6, 64)
+        assert source["half"].format == "fp32+q4_g64_fp16"
+        assert np.array_equal(source["half"].decode(rows=slice(4, 6)), half[4:6].astype(np.float32))
+
+
+def test_groups_are_one_object_in_their_order(tmp_path: Path) -> None:
+    arrays = {"q": values(4, 64), "k": values(2, 64, seed=1), "v": values(3, 64, seed=2)}
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("*", format="q6_g64_fp16", method="grouped_search")
+        recipe.group(["v", "q", "k"])
+
+    with made(tmp_path, arrays, recipe=configure) as source:
+        (id,) = source.objects
+        stacked = np.concatenate([arrays["v"], arrays["q"], arrays["k"]])
+        assert same(source.objects[id].words(), qf.encode(stacked, "q6_g64_fp16", "grouped_search"))
+        for name, array in arrays.items():
+            assert source[name].shape == array.shape
+            assert same(source[name].words(), qf.encode(array, "q6_g64_fp16", "grouped_search"))
+
+
+def test_groups_of_plain_words(tmp_path: Path) -> None:
+    arrays = {"q": values(4, 64), "k": values(2, 64, seed=1)}
+    with made(tmp_path, arrays, recipe=lambda _m, r, _s: r.group(["q", "k"])) as source:
+        assert len(source.objects) == 1
+        for name, array in arrays.items():
+            assert np.array_equal(source[name].decode(), array)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        (lambda r: r.assign("k", format="bf16"), "not made alike"),
+        (lambda r: r.assign("k", format="bf16", rows=(0, 1)), "split"),
+        (lambda r: r.share("k", "v"), "shares"),
+    ],
+)
+def test_what_cannot_be_stacked(tmp_path: Path, prepare: Any, expected: str) -> None:
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign(["q", "k"], format="q4_g64_fp16")
+        recipe.group(["q", "k"])
+        prepare(recipe)
+
+    with pytest.raises(ArgumentError, match=expected):
+        qf.convert({name: values(2, 64) for name in "qkv"}, tmp_path / "a.ninfer", recipe=configure)
+
+
+def test_shared_parameters_take_one_object(tmp_path: Path) -> None:
+    arrays = {"embed": values(8, 64), "head": values(8, 64, seed=1)}
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.share("head", "embed")
+        recipe.assign("embed", format="q8_g32_fp16")
+
+    with made(tmp_path, arrays, recipe=configure) as source:
+        assert source.directory.bindings["head"] == source.directory.bindings["embed"]
+        assert len(source.objects) == 1
+        assert np.array_equal(source["head"].decode(), qf.encode(arrays["embed"], "q8_g32_fp16").decode())
+
+
+def test_other_sources(tmp_path: Path) -> None:
+    better = {"w": values(4, 64, seed=9), "unused": values(2, 2)}
+
+    def configure(model: Any, recipe: Any, sources: Mapping[str, Any]) -> None:  # noqa: ARG001
+        recipe.assign("w", format="q4_g64_fp16", source=sources["better"])
+
+    directory = tmp_path / "better"
+    directory.mkdir()
+    sb.model(directory, better)
+    options = {"recipe": configure, "sources": {"better": directory, "missing": tmp_path / "nothing"}}
+    with made(tmp_path, {"w": values(4, 64)}, **options) as source:
+        assert same(source["w"].words(), qf.encode(better["w"], "q4_g64_fp16"))
+        assert source.directory.provenance is not None
+        assert list(source.directory.provenance["sources"]) == ["better"]  # the other one was not even opened
+    with pytest.raises(UnknownNameError, match="--source better=PATH"):
+        qf.convert({"w": values(4, 64)}, tmp_path / "b.ninfer", recipe=configure)
+
+
+def test_methods_of_the_users_own(tmp_path: Path) -> None:
+    def halved(request: Any) -> Any:
+        inner = METHODS["cast_direct"].start(dataclasses.replace(request, parameters={}))
+        factor = np.float32(request.parameters["factor"])
+
+        def rows(first: int, end: int) -> Any:
+            return inner.rows(first, end).decode() * factor
+
+        return rows
+
+    def broken(request: Any) -> Any:  # noqa: ARG001
+        return lambda first, end: 1 // 0  # noqa: ARG005
+
+    array = values(4, 64)
+    with made(tmp_path, {"w": array}, format="fp32", method=halved, parameters={"factor": 0.5}) as source:
+        assert np.array_equal(source["w"].decode(), array * np.float32(0.5))
+        assert source.directory.provenance is not None
+        (record,) = source.directory.provenance["methods"]
+        assert record["method"].endswith("halved")
+        assert record["parameters"] == {"factor": 0.5}
+    with pytest.raises(RecipeError, match=r"broken.*, line \d+: the method failed: ZeroDivisionError"):
+        qf.convert({"w": array}, tmp_path / "b.ninfer", format="fp32", method=broken)
+    assert not (tmp_path / "b.ninfer").exists()
+
+
+def test_a_recipe_changes_what_a_format_says(tmp_path: Path) -> None:
+    arrays = {"w": values(4, 64), "embed": values(4, 64)}
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("embed", format="auto")
+
+    with made(tmp_path, arrays, recipe=configure, format="q4_g64_fp16") as source:
+        assert [source[name].format for name in arrays] == ["q4_g64_fp16", "fp32"]
+
+
+# --- importance -----------------------------------------------------------------------------------------------------
+
+
+def an_imatrix(tmp_path: Path, vectors: Mapping[str, np.ndarray]) -> Path:
+    path = tmp_path / "i.safetensors"
+    path.write_bytes(sb.build({name: vector.astype(np.float32) for name, vector in vectors.items()}))
+    return path
+
+
+def test_importance_by_parameter_and_by_expert(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    arrays = {"w": values(4, 128), "bank": values(3, 2, 128), "plain": values(4, 128, seed=5)}
+    weights = {"w": rng.random(128) * 9, "bank": rng.random((3, 128)) * 9}
+    path = an_imatrix(tmp_path, weights)
+
+    def searched(array: np.ndarray, vector: np.ndarray | None) -> Words:
+        more = {} if vector is None else {"importance": vector.astype(np.float32)}
+        return qf.encode(array, "q4_g64_fp16", "grouped_search", **more)
+
+    options: dict[str, Any] = {"format": "q4_g64_fp16", "method": "grouped_search"}
+    with made(tmp_path, arrays, **options, imatrix=path) as source:
+        assert same(source["w"].words(), searched(arrays["w"], weights["w"]))
+        assert same(source["plain"].words(), searched(arrays["plain"], None))
+        for expert in range(3):
+            rows = slice(2 * expert, 2 * expert + 2)
+            assert same(source["bank"].words(rows), searched(arrays["bank"][expert], weights["bank"][expert]))
+        assert not same(source["w"].words(), searched(arrays["w"], None))
+        provenance = source.directory.provenance
+    assert provenance is not None
+    assert provenance["methods"][0]["parameters"] == {"imatrix": "i.safetensors"}
+    assert provenance["sources"]["imatrix"]["files"][0]["path"] == "i.safetensors"
+    report = qf.convert(arrays, tmp_path / "n.ninfer", **options, imatrix=path)
+    assert any(line.startswith("1 matrix not in the importance matrix") for line in report.notes)
+    with made(tmp_path, arrays, **options, imatrix=weights) as source:  # vectors by name
+        assert same(
+            source["w"].words(), qf.encode(arrays["w"], "q4_g64_fp16", "grouped_search", importance=weights["w"])
+        )
+
+
+def test_a_recipes_own_importance_wins(tmp_path: Path) -> None:
+    weights = np.random.default_rng(3).random(128)
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("w", format="q4_g64_fp16", method="grouped_search", parameters={"importance": weights})
+
+    path = an_imatrix(tmp_path, {"w": np.ones(128)})
+    with made(tmp_path, {"w": values(4, 128)}, recipe=configure, imatrix=path) as source:
+        expected = qf.encode(values(4, 128), "q4_g64_fp16", "grouped_search", importance=weights)
+        assert same(source["w"].words(), expected)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [
+        ({"other": np.ones(64)}, "knows none of the parameters"),
+        ({"w": np.ones(32)}, "one value per input channel"),
+        ({"w": np.ones((3, 64))}, "do not fit"),
+    ],
+)
+def test_importance_that_does_not_fit(tmp_path: Path, vectors: dict[str, np.ndarray], expected: str) -> None:
+    path = an_imatrix(tmp_path, vectors)
+    with pytest.raises(ArgumentError, match=expected):
+        qf.convert(
+            {"w": values(4, 64)}, tmp_path / "a.ninfer", format="q4_g64_fp16", method="grouped_search", imatrix=path
+        )
+
+
+# --- uses -----------------------------------------------------------------------------------------------------------
+
+
+def test_uses_and_auxiliaries(tmp_path: Path) -> None:
+    signs = np.where(np.random.default_rng(1).random(1024) < 0.5, -1.0, 1.0)
+    blocks = gb.tensor("g", (2, 1024), gb.Q4_0, bytes(2 * 32 * 18))
+    (tmp_path / "g.gguf").write_bytes(gb.build([blocks]))
+    order = np.random.default_rng(2).permutation(1024)
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.use("g", "a", activation_policy="AllowA8", auxiliaries={"hadamard_signs": signs, "input_columns": order})
+        recipe.use("g", "b", auxiliaries={"hadamard_signs": list(signs), "activation_input_divisor": 1.5})
+        recipe.use("g", "c", auxiliaries={"activation_input_divisor": np.float32(1.5).tobytes()})
+
+    with made(tmp_path, tmp_path / "g.gguf", recipe=configure) as source:
+        uses = {use.input: use for use in source.uses}
+        assert [use.activation_policy for use in uses.values()] == ["AllowA8", None, None]
+        ids = {(use.input, role): binding.object for use in source.uses for role, binding in use.auxiliaries.items()}
+        assert ids["a", "hadamard_signs"] == ids["b", "hadamard_signs"]
+        assert ids["b", "activation_input_divisor"] != ids["c", "activation_input_divisor"]
+        held = {key: source.objects[str(id)] for key, id in ids.items()}
+        assert held["a", "hadamard_signs"].format == "bf16"
+        assert np.array_equal(held["a", "hadamard_signs"].decode(np.float64), signs)
+        assert held["a", "input_columns"].format == "int32"
+        assert np.array_equal(held["a", "input_columns"].decode(), order)
+        assert held["b", "activation_input_divisor"].shape == ()
+        assert held["b", "activation_input_divisor"].decode() == np.float32(1.5)
+
+
+@pytest.mark.parametrize(
+    ("auxiliaries", "expected"),
+    [
+        ({"activation_input_divisor": 0.0}, "finite and positive"),
+        ({"activation_input_divisor": -1.0}, "finite and positive"),
+        ({"activation_input_divisor": float("nan")}, "finite and positive"),
+        ({"activation_input_divisor": 1e39}, "finite and positive"),
+        ({"activation_input_divisor": "2"}, "no number"),
+        ({"activation_input_divisor": [1.0, 2.0]}, "no number"),
+        ({"hadamard_signs": [1.0]}, "one number a column"),
+        ({"hadamard_signs": np.ones(64)}, "whole transforms"),
+        ({"hadamard_signs": "+-"}, "takes numbers"),
+        ({"input_columns": np.arange(64)}, "for matrices in gguf"),
+    ],
+)
+def test_wrong_auxiliaries(tmp_path: Path, auxiliaries: dict[str, Any], expected: str) -> None:
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.use("w", "x", auxiliaries=auxiliaries)
+
+    with pytest.raises(ArgumentError, match=expected) as caught:
+        qf.convert({"w": values(2, 64)}, tmp_path / "a.ninfer", recipe=configure)
+    assert "parameter 'w', input 'x'" in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [(3, 4), (5, -1), (7, 32), (0, 0.5)])
+def test_columns_are_a_permutation(tmp_path: Path, change: tuple[int, float]) -> None:
+    order = np.arange(32, dtype=np.float64)
+    order[change[0]] = change[1]
+    (tmp_path / "g.gguf").write_bytes(gb.build([gb.tensor("g", (2, 32), gb.Q4_0, bytes(36))]))
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.use("g", "x", auxiliaries={"input_columns": order})
+
+    with pytest.raises(ArgumentError, match="input_columns"):
+        qf.convert(tmp_path / "g.gguf", tmp_path / "a.ninfer", recipe=configure)
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_what_a_conversion_does(tmp_path: Path) -> None:
+    arrays = {"w": values(256, 64), "h": values(64).astype(ml_dtypes.bfloat16), "bank": values(2, 3, 64)}
+    plan = qf.plan(arrays, format="q4_g64_fp16", method="grouped_search")
+    assert plan.rows() == [
+        ("w", "256x64", "array fp32", "grouped_search", "q4_g64_fp16", "row_split_k128_v1", "17.4 kB"),
+        ("h", "64", "array bf16", "cast_direct", "bf16", "contiguous_le_v1", "128 B"),
+        ("bank", "2x3x64", "array fp32", "grouped_search", "q4_g64_fp16", "row_split_k128_v1", "536 B"),
+    ]
+    with made(tmp_path, arrays, format="q4_g64_fp16", method="grouped_search") as source:
+        assert [one.nbytes for one in plan.objects] == [tensor.nbytes for tensor in source.objects.values()]
+        assert [one.id for one in plan.objects] == list(source.objects)
+        assert plan.tensor_bytes == sum(tensor.nbytes for tensor in source.objects.values())
+    document = plan.as_dict()
+    assert document["objects"][2]["fragments"] == [
+        {"parameter": "bank", "shape": [2, 3, 64], "rows": None, "source": "array fp32"}
+    ]
+    assert document["tensor_bytes"] == plan.tensor_bytes
+
+
+def test_a_plan_reads_no_weight(tmp_path: Path) -> None:
+    """A sparse file of a terabyte."""
+    header = sb.raw({"w": sb.entry("F32", [1 << 19, 1 << 19], 0, 1 << 40)})
+    path = tmp_path / "huge.safetensors"
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + (1 << 40))
+    plan = qf.plan(path, format="q4_g64_fp16", method="grouped_search")
+    assert plan.tensor_bytes == (1 << 38) // 2 + (1 << 38) // 64 * 2
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name].category in {"grouped", "row-scaled"}])
+def test_ternary_and_other_words_are_imported_by_format(tmp_path: Path, name: str) -> None:
+    """Blocks whose codes a grouped format holds become it without rounding; everything else goes by its values."""
+    q8 = np.zeros((2, 2, 34), np.uint8)
+    q8[..., :2] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
+    q8[..., 2:] = np.arange(32)
+    (tmp_path / "g.gguf").write_bytes(gb.build([gb.tensor("w", (2, 64), gb.Q8_0, q8.tobytes())]))
+    if name in {"q2_g64_fp16", "t2_g128_fp16"}:
+        with pytest.raises(QuantformError):
+            qf.convert(tmp_path / "g.gguf", tmp_path / "a.ninfer", recipe=lambda _m, r, _s: r.assign("w", format=name))
+        return
+    with made(tmp_path, tmp_path / "g.gguf", format=name) as source:
+        words = source["w"].words()
+        if name == "q8_g32_fp16":
+            assert np.array_equal(words.codes[0, :32], np.arange(32))  # type: ignore[attr-defined]
+            assert source.directory.provenance is not None
+            assert source.directory.provenance["methods"][0]["method"] == "import_encoded"
+        else:
+            decoded = np.tile(np.arange(32, dtype=np.float32) * 0.5, (2, 2))
+            assert same(words, qf.encode(decoded, name))
