@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gguf_builder as gb
 import quantform as qf
 from quantform.container import ArtifactWriter, Binding, Component, PlannedTensor
 from quantform.formats import FORMATS, Format, GroupedFormat, Nvfp4Format, Nvfp4Words, RowScaledFormat, Words
@@ -15,6 +16,7 @@ from quantform.layouts import LAYOUTS, Layout, RowPlaneLayout
 from quantform.sources import NinferSource
 from words_maker import PAIR_IDS, PAIRS, make_words
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "mixed.gguf"
 SHAPE = (128, 256)
 
 
@@ -110,22 +112,62 @@ def test_padding_that_is_not_canonical_is_found(tmp_path: Path) -> None:
 
 
 def test_gguf_files_are_verified_too(tmp_path: Path) -> None:
-    example = Path(__file__).parents[1] / "examples" / "mixed.gguf"
-    report = qf.verify(example, deep=True, against=example)
+    report = qf.verify(EXAMPLE, deep=True, against=EXAMPLE)
     assert report.ok
     assert report.kind == "gguf"
     copy = tmp_path / "copy.gguf"
-    data = bytearray(example.read_bytes())
+    data = bytearray(EXAMPLE.read_bytes())
     data[-40] ^= 255
     copy.write_bytes(data)
-    assert [finding.rule for finding in qf.verify(copy, against=example).findings] == ["against"]
+    assert [finding.rule for finding in qf.verify(copy, against=EXAMPLE).findings] == ["against"]
 
 
 def test_missing_and_extra_tensors_are_findings(tmp_path: Path) -> None:
     one, two = tmp_path / "one.ninfer", tmp_path / "two.ninfer"
-    example = Path(__file__).parents[1] / "examples" / "mixed.gguf"
-    qf.convert(example, one)
+    qf.convert(EXAMPLE, one)
     store(two, make_words(FORMATS["bf16"], (2, 2), np.random.default_rng(5)))
     problems = {finding.object: finding.problem for finding in qf.verify(two, against=one).findings}
     assert "not in" in problems["w"]
     assert "missing" in problems["blk.0.attn_q.weight"]
+
+
+@pytest.mark.parametrize("bits", [(2, 3), (3, 2), (6,), (1, 6)], ids=str)
+def test_shapes_must_agree(tmp_path: Path, bits: tuple[int, ...]) -> None:
+    one, two, made = tmp_path / "one.gguf", tmp_path / "two.gguf", tmp_path / "one.ninfer"
+    one.write_bytes(gb.build([gb.tensor("a", (2, 3), gb.F32, bytes(24))]))
+    two.write_bytes(gb.build([gb.tensor("a", bits, gb.F32, bytes(24))]))
+    qf.convert(one, made)
+    for path in (one, made):
+        report = qf.verify(path, against=two)
+        assert report.ok == (bits == (2, 3))
+        assert report.ok or "shapes differ" in report.findings[0].problem
+
+
+def test_a_missing_part_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "m.ninfer"
+    qf.convert(EXAMPLE, path, max_file_bytes=20_000)
+    (tmp_path / "m.ninfer.part-0001").unlink()
+    for deep in (False, True):
+        (finding,) = qf.verify(path, deep=deep).findings
+        assert finding.rule == "files"
+        assert "part 1 of the artifact is missing" in finding.problem
+
+
+def test_a_fault_is_found_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.ninfer"
+    store(path, make_words(FORMATS["bf16"], (2, 2), np.random.default_rng(6)))
+    data = path.read_bytes().replace(b'"format":"bf16"', b'"format":"bf61"')
+    path.write_bytes(data)
+    report = qf.verify(path, deep=True)
+    (finding,) = report.findings
+    assert finding.rule == "structure"
+    assert not any("structure checked" in note for note in report.notes)
+
+
+def test_empty_tensors_may_be_missing_from_artifacts_only(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    one.write_bytes(gb.build([gb.tensor("a", (1,), gb.F32, bytes(4)), gb.tensor("e", (0, 4), gb.F32)]))
+    two.write_bytes(gb.build([gb.tensor("a", (1,), gb.F32, bytes(4))]))
+    assert [finding.object for finding in qf.verify(two, against=one).findings] == ["e"]
+    qf.convert(one, tmp_path / "one.ninfer")
+    assert qf.verify(tmp_path / "one.ninfer", against=one).ok

@@ -40,19 +40,23 @@ class NewFiles:
     Args:
         paths: Where the files go, in the order of publication.
         force: Replace what is there; without it, anything there is refused.
+        sources: Files that are being read. None of them is ever replaced, whatever `force` says.
 
     Raises:
         OutputExistsError: A path exists and `force` is not given. Nothing was created.
         FileError: A path cannot be an output: its directory is missing, or it is itself a directory.
     """
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, force: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], *, force: bool = False, sources: Sequence[Path] = ()
+    ) -> None:
         self._force = force
+        self._replacing = force and any(_exists(Path(path)) for path in paths)
         self._token = uuid.uuid4().hex
         self._failed: str | None = None
         self.paths = tuple(Path(path) for path in paths)
         for path in self.paths:
-            _check_destination(path, force=force)
+            _check_destination(path, force=force, sources=sources)
         self._files: list[_NewFile] = []
 
     def create(self, sizes: Sequence[int]) -> None:
@@ -101,7 +105,9 @@ class NewFiles:
         """
         try:
             self._check_complete()
-            for file in self._files:
+            # What is replaced is gone for good, so that what replaces it must be on disk first. A new file is no worse
+            # off after a power failure than one that was copied, and its source is still there.
+            for file in self._files if self._replacing else ():
                 with _blaming(file):
                     os.fsync(file.fd)
             for file in self._files:
@@ -115,7 +121,7 @@ class NewFiles:
             _close(file)
             _remove(file.temporary)
             _remove(file.backup)
-        for directory in {path.parent for path in self.paths}:
+        for directory in {path.parent for path in self.paths} if self._replacing else ():
             _sync_directory(directory)
 
     def abort(self) -> None:
@@ -198,7 +204,7 @@ def _exists_error(path: Path) -> OutputExistsError:
     )
 
 
-def _check_destination(path: Path, *, force: bool) -> None:
+def _check_destination(path: Path, *, force: bool, sources: Sequence[Path]) -> None:
     if not path.name or "\0" in str(path):
         raise FileError("not a file name", where=repr(str(path)))
     try:
@@ -215,8 +221,17 @@ def _check_destination(path: Path, *, force: bool) -> None:
         raise FileError("cannot be written", where=str(path), found=error.strerror) from error
     if not (stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode)):
         raise FileError("the output exists and is not a regular file", where=str(path))
+    if any(_is(path, source) for source in sources):
+        raise OutputExistsError("the output is a file that is being read", where=str(path), hint="Choose another name")
     if not force:
         raise _exists_error(path)
+
+
+def _is(path: Path, source: Path) -> bool:
+    try:
+        return path.samefile(source)
+    except OSError:
+        return False
 
 
 def _exists(path: Path) -> bool:

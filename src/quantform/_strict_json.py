@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from quantform.errors import FileError
 
-__all__ = ["MAX_DEPTH", "member_path", "parse_json", "shorten"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "member_path", "parse_json", "shorten"]
 
 MAX_DEPTH = 128
 """Objects and arrays inside one another; deeper documents are refused before any recursion can fail."""
+
+MAX_NODES = 4_000_000
+"""Commas and opening brackets: what bounds the memory that a document takes, some hundred times a short one's text."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -55,6 +58,9 @@ def parse_json(
         text = raw.decode("utf-8")
     except UnicodeDecodeError as fault:
         raise error(f"the {what} is not UTF-8", where=f"{where}, JSON byte {fault.start}", found=fault.reason) from None
+    nodes = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if nodes > MAX_NODES:
+        raise error(f"the {what} has too many members", where=where, expected=f"at most {MAX_NODES}", found=nodes)
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=float if constants else _constant, parse_float=_real
@@ -105,27 +111,37 @@ def _real(text: str) -> float | _Flaw:
 
 
 def _first_flaw(document: object, *, check_text: bool) -> _Found | None:
-    """The first thing that is refused, found without recursion; a path is spelled out only for an error."""
-    pending: list[tuple[Any, _Link, int]] = [(document, None, 1)]
-    while pending:
-        value, link, depth = pending.pop()
+    """The first thing that is refused, found without recursion and in memory that grows with the depth alone."""
+    open_nodes: list[tuple[Iterator[tuple[Any, Any]], _Link]] = [(iter([(None, document)]), _ROOT)]
+    while open_nodes:
+        children, parent = open_nodes[-1]
+        entry = next(children, None)
+        if entry is None:
+            open_nodes.pop()
+            continue
+        key, value = entry
         if isinstance(value, (dict, list)):
-            if depth > MAX_DEPTH:
+            if len(open_nodes) > MAX_DEPTH:
                 return "the {what} nests too deeply", _ROOT, None, f"at most {MAX_DEPTH} levels"
-            children = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, child in children:
-                if check_text or isinstance(child, (dict, list, _Flaw)):
-                    pending.append((child, (link, key), depth + 1))
-            texts: Iterable[Any] = value if check_text and isinstance(value, dict) else ()
+            link = None if parent is _ROOT else (parent, key)
+            open_nodes.append((_entries(value, every=check_text), link))
         elif isinstance(value, _Flaw):
-            return value.problem, link, value.found, None
-        else:
-            texts = (value,)
-        for text in texts:
-            half = _SURROGATE.search(text) if isinstance(text, str) else None
-            if half:
-                return "a string holds half a surrogate pair", link, f"U+{ord(half[0]):04X}", None
+            return value.problem, None if parent is _ROOT else (parent, key), value.found, None
+        if check_text:
+            for text in (key, value):
+                half = _SURROGATE.search(text) if isinstance(text, str) else None
+                if half:
+                    link = parent if text is key or parent is _ROOT else (parent, key)
+                    return "a string holds half a surrogate pair", link, f"U+{ord(half[0]):04X}", None
     return None
+
+
+def _entries(value: dict[str, Any] | list[Any], *, every: bool) -> Iterator[tuple[Any, Any]]:
+    """The members of an object or array; where texts need no look, only those in which something can be wrong."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    if every:
+        return iter(entries)
+    return ((key, child) for key, child in entries if isinstance(child, (dict, list, _Flaw)))
 
 
 def _path(link: _Link) -> str:

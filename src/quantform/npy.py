@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ def write_npy(
     dtype: npt.DTypeLike | None = None,
     rows: Rows | None = None,
     force: bool = False,
+    sources: Sequence[Path] = (),
     progress: Progress = silent,
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Decode a tensor into a `.npy` file; memory does not grow with the tensor.
@@ -37,6 +40,7 @@ def write_npy(
         dtype: See `Tensor.decode`. The format has no bfloat16: its words are written as two-byte voids, `|V2`.
         rows: Which rows of the flattened leading axes; None is all of them.
         force: Replace an existing file.
+        sources: Files that are being read; none of them is ever replaced.
         progress: Called as bytes are written.
 
     Returns:
@@ -52,7 +56,7 @@ def write_npy(
     shape = tensor.shape if rows is None else (len(chosen), columns)
     head = _header(shape, values)
     total = len(head) + product(shape) * values.itemsize
-    files = NewFiles([output], force=force)
+    files = NewFiles([output], force=force, sources=sources)
     files.create([total])
     try:
         files.write(0, 0, memoryview(head))

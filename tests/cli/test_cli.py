@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,95 @@ def test_nothing_but_output_goes_to_a_pipe(tmp_path: Path) -> None:
     )
     assert done.stderr == b""
     assert b"\x1b" not in done.stdout
+
+
+def test_a_source_is_never_replaced(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(EXAMPLE.read_bytes())
+    link = tmp_path / "link.ninfer"
+    link.symlink_to(model)
+    (tmp_path / "hard.ninfer").hardlink_to(model)
+    for arguments in (
+        ("decode", model, "blk.0.attn_q.weight", "-o", model),
+        ("convert", model, link),
+        ("convert", link, tmp_path / "hard.ninfer"),
+    ):
+        ran = run(*arguments, "--force")
+        assert ran.code == 2
+        assert "a file that is being read" in ran.err
+        assert model.read_bytes() == EXAMPLE.read_bytes()
+
+
+def test_rows_beyond_the_tensor_are_a_wrong_command_line(run: Run, tmp_path: Path) -> None:
+    for rows in ("30:33", "9:3", "40:50", "9" * 5000 + ":"):
+        ran = run("decode", EXAMPLE, "blk.0.attn_q.weight", "-o", tmp_path / "x.npy", "--rows", rows)
+        assert ran.code == 2, rows
+        assert "--rows" in ran.err
+    assert not (tmp_path / "x.npy").exists()
+
+
+def test_inspect_shows_what_is_there_when_a_part_is_missing(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.ninfer"
+    qf.convert(EXAMPLE, path, max_file_bytes=20_000)
+    (tmp_path / "m.ninfer.part-0001").unlink()
+    ran = run("inspect", path)
+    assert ran.code == 0
+    assert f"missing: {path}.part-0001" in ran.out
+    assert "blk.0.attn_q.weight" in ran.out
+    sizes = [file["bytes"] for file in json.loads(run("inspect", path, "--json").out)["files"]]
+    assert None in sizes
+
+
+def test_metadata_that_cannot_be_read_is_no_obstacle(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "o.gguf"
+    metadata = {"general.name": b"\xff\xfe", "flag": gb.Raw(7, b"\x05"), "long": "x" * (2 << 20)}
+    path.write_bytes(gb.build([gb.tensor("a", (1,), gb.F32, bytes(4))], metadata))
+    ran = run("inspect", path, "--metadata")
+    assert ran.code == 0
+    assert "not UTF-8" in ran.out
+    assert f"<string of {2 << 20} bytes>" in ran.out
+    assert len(ran.out) < 2000
+    assert json.loads(run("inspect", path, "--json").out)["tensors"][0]["name"] == "a"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "o.gguf"
+    path.write_bytes(gb.build([gb.tensor("вес", (1,), gb.F32, bytes(4))]))
+    done = subprocess.run(
+        [sys.executable, "-c", "from quantform.cli import main; main()", "inspect", path],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+    )
+    shown = "вес" if encoding == "utf-8" else "\\u0432\\u0435\\u0441"
+    assert shown in done.stdout.decode(encoding)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
+def test_closed_channels_do_not_stop_the_work(tmp_path: Path, closed: str) -> None:
+    script = f'"{sys.executable}" -c "from quantform.cli import main; main()" convert "$1" "$2" {closed}'
+    subprocess.run(["sh", "-c", script, "sh", str(EXAMPLE), str(tmp_path / "m.ninfer")], check=False)  # noqa: S607
+    assert qf.verify(tmp_path / "m.ninfer", against=EXAMPLE).ok
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda n: n.name)
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    script = """
+import os, sys
+from quantform import _publish
+from quantform.cli import main
+plain = _publish._pwrite
+def signalled(*arguments):
+    os.kill(os.getpid(), int(os.environ["TEST_SIGNAL"]))
+    return plain(*arguments)
+_publish._pwrite = signalled
+main()
+"""
+    command = [sys.executable, "-c", script, "convert", EXAMPLE, tmp_path / "m.ninfer"]
+    done = subprocess.run(
+        command, env={**os.environ, "TEST_SIGNAL": str(int(number))}, capture_output=True, check=False
+    )
+    assert done.returncode in {128 + number, 130, 1}
+    assert b"Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

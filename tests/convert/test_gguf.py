@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -399,3 +401,61 @@ def test_hostile_provenance(tmp_path: Path, kind: str) -> None:
     with pytest.raises(QuantformError):
         qf.convert(artifact, tmp_path / "back.gguf")
     assert not (tmp_path / "back.gguf").exists()
+
+
+def test_a_frame_of_more_files_than_there_were(tmp_path: Path) -> None:
+    artifact = tmp_path / "m.ninfer"
+    qf.convert(write(tmp_path / "o.gguf", FILES["version 2"]), artifact)
+    data = artifact.read_bytes()
+    text = data[32:4096].decode().rstrip()
+    document = json.loads(text)
+    document["provenance"]["source"]["files"] *= 2
+    document["components"]["text"]["resources"]["gguf_frame_00002"] = "resource/gguf_frame"
+    changed = json.dumps(document, separators=(",", ":")).encode().ljust(4096 - 32)
+    artifact.write_bytes(data[:32] + changed + data[4096:])
+    with pytest.raises(ArtifactError, match="another number of files; expected 1, found 2"):
+        qf.convert(artifact, tmp_path / "back.gguf")
+
+
+def test_metadata_without_end_stays_in_the_frame(tmp_path: Path) -> None:
+    metadata: dict[str, Any] = {"long": "x" * (1 << 20), "general.name": "\x01" * (1 << 20), "short": "y"}
+    metadata |= {f"key.{number}": number for number in range(12_000)}
+    original = write(tmp_path / "o.gguf", gb.build([gb.tensor("a", (1,), gb.F32, bytes(4))], metadata))
+    report = qf.convert(original, tmp_path / "m.ninfer")
+    assert any("kept in the frame" in note for note in report.notes)
+    with NinferSource(tmp_path / "m.ninfer") as source:
+        config = source.components["text"].config
+        assert config["short"] == "y"
+        assert "long" not in config
+        assert len(config) == 10_000
+        assert "name" not in source.metadata
+    qf.convert(tmp_path / "m.ninfer", tmp_path / "back.gguf")
+    assert (tmp_path / "back.gguf").read_bytes() == original.read_bytes()
+
+
+def test_file_names_of_any_bytes(tmp_path: Path) -> None:
+    original = tmp_path / os.fsdecode(b"bad\xff.gguf")
+    try:
+        write(original, FILES["version 2"])
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    qf.convert(original, tmp_path / "m.ninfer")
+    with NinferSource(tmp_path / "m.ninfer") as source:
+        assert source.directory.provenance is not None
+        assert source.directory.provenance["source"]["files"][0]["path"] == "bad\\udcff.gguf"
+
+
+def test_a_tensor_without_a_name_is_no_parameter(tmp_path: Path) -> None:
+    original = write(tmp_path / "o.gguf", gb.build([gb.tensor("", (1,), gb.F32, bytes(4))]))
+    with pytest.raises(UnsupportedError, match="empty name") as caught:
+        qf.convert(original, tmp_path / "m.ninfer")
+    assert str(original) in str(caught.value)
+
+
+def test_hints_name_what_would_work(tmp_path: Path) -> None:
+    vector = write(tmp_path / "v.gguf", gb.build([gb.tensor("v", (32,), 3, bytes(20))]))
+    with pytest.raises(UnsupportedError) as caught:
+        qf.convert(vector, tmp_path / "m.ninfer", format="fp32")
+    assert "--format" not in str(caught.value)
+    assert "--fallback bf16" in str(caught.value)
+    qf.convert(vector, tmp_path / "m.ninfer", format="fp32", fallback="bf16")

@@ -270,6 +270,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         f"expected at most {2**63 - 1}, found {2**62 * 18}",
     ),
     "wrapping byte count": ({"shape": [2**62, 4, 32]}, "too many bytes"),
+    "rank": ({"shape": [1] * 64 + [32]}, "no NumPy array has this shape"),
+    "huge and empty": ({"x": b"", "shape": [2**57, 0, 32]}, "no NumPy array has this shape"),
     "int8": ({"x": np.zeros(18, np.int8)}, "x is not a vector of bytes; expected uint8 [n], found int8 [18]"),
     "matrix": ({"x": np.zeros((1, 18), np.uint8)}, "found uint8 [1, 18]"),
     "list": ({"x": [0] * 18}, "x is not a vector of bytes"),

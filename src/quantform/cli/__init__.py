@@ -6,8 +6,10 @@ Exit codes: 0 done, 1 the file or a check is wrong, 2 the command line is wrong.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -57,6 +59,9 @@ for _module in (inspect, decode, convert, verify, imatrix, formats):
 
 def main() -> None:
     """Run the command line, turning every error of ours into one line on standard error and an exit code."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _terminated)
     try:
         app(prog_name="quantform")
     except (ArgumentError, UnknownNameError, OutputExistsError) as error:
@@ -71,9 +76,15 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}", 1)
     except MemoryError:
-        _fail("not enough memory for the result; ask for fewer rows (--rows) or a smaller type (--dtype)", 1)
+        _fail("not enough memory; `decode` takes fewer rows (--rows) or a smaller type (--dtype)", 1)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"quantform: error: {plain(message)}", file=sys.stderr)  # noqa: T201 - the command line's own channel
+def _terminated(number: int, _: FrameType | None) -> NoReturn:
+    """Leave as by an error, so that what was begun is removed."""
+    raise SystemExit(128 + number)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if sys.stderr is not None:
+        print(f"quantform: error: {plain(message)}", file=sys.stderr)  # noqa: T201 - the command line's own channel
     raise SystemExit(code) from None

@@ -20,8 +20,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 
 
 def plain(text: str) -> str:
-    """`text` from a file made safe for a terminal: control, reordering and half characters are escaped."""
-    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+    """`text` from a file made safe for a terminal: control, reordering and half characters are escaped.
+
+    So is what the terminal's encoding lacks.
+    """
+    safe = _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return safe.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can say
@@ -52,7 +57,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
 @contextlib.contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
     """A bar on standard error while the block runs, if that is a terminal; else nothing."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield silent
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal pays for it
@@ -82,16 +87,20 @@ def progress_bar(title: str) -> Iterator[Progress]:
         yield show
 
 
-def row_slice(text: str | None) -> slice | None:
-    """`A:B`, `A:` or `:B` as a slice.
+def row_slice(text: str | None, count: int) -> slice | None:
+    """`A:B`, `A:` or `:B` as a slice of `count` rows.
 
     Raises:
-        ArgumentError: The text is none of them.
+        ArgumentError: The text is none of them, or names rows that do not exist.
     """
     if text is None:
         return None
-    match = re.fullmatch(r"(\d*):(\d*)", text)
+    match = re.fullmatch(r"(\d{0,20}):(\d{0,20})", text, re.ASCII)
     if match is None or text == ":":
         raise ArgumentError("--rows is not a range of rows", expected="A:B, A: or :B", found=repr(text))
-    first, end = match.groups()
-    return slice(int(first) if first else None, int(end) if end else None)
+    first, end = (
+        int(number) if number else default for number, default in zip(match.groups(), (0, count), strict=True)
+    )
+    if not first <= end <= count:
+        raise ArgumentError("--rows leaves the tensor", expected=f"0 <= A <= B <= {count}", found=text)
+    return slice(first, end)

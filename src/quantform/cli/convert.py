@@ -30,7 +30,9 @@ def convert(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SRC", help="A GGUF file, a safetensors file, index or directory, or a .ninfer entry file."
+            metavar="SRC",
+            help="A GGUF file, a safetensors file, index or directory, or a .ninfer entry file.",
+            readable=False,
         ),
     ],
     output: Annotated[Path, typer.Argument(metavar="DST", help="What to write; the suffix tells: .ninfer or .gguf.")],
@@ -174,7 +176,7 @@ def _parameters(given: list[str] | None) -> dict[str, Any] | None:
 def _bytes(text: str | None) -> int | None:
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+)\s*([kmgt]i?)?b?", text.lower())
+    match = re.fullmatch(r"(\d{1,20})\s*([kmgt]i?)?b?", text.lower())
     if match is None:
         raise ArgumentError(
             "--max-file-bytes is not a size", expected="a number such as 4000000000, 4G or 512Mi", found=repr(text)

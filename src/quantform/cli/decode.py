@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def decode(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file or a .ninfer entry file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors or .ninfer file.", readable=False)],
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="The tensor's name, as `inspect` lists it.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="X.npy", help="Where to write the values.")],
     rows: Annotated[
@@ -43,6 +43,12 @@ def decode(
     """
     with open_source(file) as source, progress_bar("decoding") as progress:
         shape, written = write_npy(
-            source[tensor], output, dtype=dtype, rows=row_slice(rows), force=force, progress=progress
+            source[tensor],
+            output,
+            dtype=dtype,
+            rows=row_slice(rows, source[tensor].matrix[0]),
+            force=force,
+            sources=source.files,
+            progress=progress,
         )
     typer.echo(f"{output}: {written} {list(shape)}")

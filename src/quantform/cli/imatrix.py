@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
 
 
 def imatrix(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="The GGUF file that llama-imatrix wrote.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="The GGUF file that llama-imatrix wrote.", readable=False)
+    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="OUT.safetensors", help="Where to write the vectors.")
     ],

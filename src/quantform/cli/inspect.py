@@ -11,11 +11,13 @@ import typer
 
 from quantform._sizes import human_bytes, product
 from quantform.cli._output import plain, print_json, print_table
-from quantform.sources import Source, Tensor, open_source
+from quantform.errors import QuantformError
+from quantform.sources import GGUFSource, Source, Tensor, open_source
 
 __all__ = ["register"]
 
 _LONGEST_VALUE = 100
+_LONGEST_TEXT = 1 << 20
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF file (any one of a split set) or a .ninfer entry file.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors or .ninfer file.", readable=False)],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
     metadata: Annotated[bool, typer.Option("--metadata", help="Also list every metadata key with its value.")] = False,
 ) -> None:
@@ -43,17 +43,19 @@ def inspect(
 
 def _tables(source: Source[Any], *, metadata: bool) -> None:
     tensors: list[Tensor] = list(source.values())
-    size = sum(path.stat().st_size for path in source.files)
-    typer.echo(f"{plain(str(source.path))}: {source.describe()}, {human_bytes(size)}")
-    name = source.metadata.get("general.name", source.metadata.get("name"))
-    architecture = source.metadata.get("general.architecture")
-    for label, value in (("name", name), ("architecture", architecture)):
-        if isinstance(value, str):
-            typer.echo(f"{label}: {plain(value)}")
+    sizes = {path: _size(path) for path in source.files}
+    total = human_bytes(sum(filter(None, sizes.values())))
+    typer.echo(f"{plain(str(source.path))}: {source.describe()}, {total}")
+    for path, size in sizes.items():
+        if size is None:
+            typer.echo(f"missing: {plain(str(path))}")
+    for label, keys in (("name", ("general.name", "name")), ("architecture", ("general.architecture",))):
+        found = next((key for key in keys if key in source.metadata), None)
+        if found is not None:
+            typer.echo(f"{label}: {plain(_short(_value(source, found)))}")
     typer.echo()
     if metadata:
-        rows = [(key, _short(value)) for key, value in source.metadata.items()]
-        print_table(("metadata", "value"), rows)
+        print_table(("metadata", "value"), [(key, _short(_value(source, key))) for key in source.metadata])
         typer.echo()
     rows_of_tensors = [
         (tensor.name, _shape(tensor.shape), tensor.format, f"{tensor.bits_per_weight:.4g}", human_bytes(tensor.nbytes))
@@ -84,8 +86,8 @@ def _document(source: Source[Any]) -> dict[str, Any]:
         "path": plain(str(source.path)),
         "kind": source.kind,
         "description": source.describe(),
-        "files": [{"path": plain(path.name), "bytes": path.stat().st_size} for path in source.files],
-        "metadata": {key: _jsonable(value) for key, value in source.metadata.items()},
+        "files": [{"path": plain(path.name), "bytes": _size(path)} for path in source.files],
+        "metadata": {key: _jsonable(_value(source, key)) for key in source.metadata},
         "tensors": [
             {
                 "name": tensor.name,
@@ -119,6 +121,26 @@ def _totals(tensors: Iterable[Tensor]) -> dict[str, dict[str, Any]]:
             "bits_per_weight": size * 8 / weights if weights else 0.0,
         }
     return totals
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None where a part of an artifact is missing, which is no obstacle to looking at the rest."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _value(source: Source[Any], key: str) -> object:
+    """A metadata value; what it is instead where it is very long or cannot be read."""
+    if isinstance(source, GGUFSource):
+        field = source.metadata.field(key)
+        if field.type_name == "string" and field.nbytes > _LONGEST_TEXT:
+            return f"<string of {field.nbytes - 8} bytes>"
+    try:
+        return source.metadata[key]
+    except QuantformError as error:
+        return f"<{error.problem}>"
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -19,8 +19,14 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file or a .ninfer entry file.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte: words, padding, gaps.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors or .ninfer file.", readable=False)],
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Read every byte: are all words legal, all padding canonical, all gaps zero.",
+        ),
+    ] = False,
     against: Annotated[
         Path | None,
         typer.Option("--against", metavar="SRC", help="Compare every tensor with the file it was made from."),
@@ -29,7 +35,7 @@ def verify(
 ) -> None:
     """Check FILE and exit with 1 if anything is wrong.
 
-    Without options only headers are read: structure, ranges, sizes, parts.
+    Without options only headers are read: structure, ranges, sizes, the parts of a split artifact.
     """
     with progress_bar("verifying") as progress:
         report = run(file, deep=deep, against=against, progress=progress)

@@ -90,6 +90,7 @@ class ArtifactWriter:
         max_file_bytes: The longest that any file may be, all counted; None writes one file.
         force: Replace an existing artifact. It stays whole until the new one is; its parts that the new one no longer
             has are removed last. A destination that is a symbolic link is replaced, not followed.
+        sources: Files that are being read; none of them is ever replaced.
 
     Attributes:
         artifact_id: A fresh id, 32 lower-case hexadecimal digits.
@@ -116,6 +117,7 @@ class ArtifactWriter:
         provenance: Mapping[str, Any] | None = None,
         max_file_bytes: int | None = None,
         force: bool = False,
+        sources: Sequence[Path] = (),
     ) -> None:
         self.path = Path(path)
         records, payload_bytes = _place(objects)
@@ -137,7 +139,7 @@ class ArtifactWriter:
         self.artifact_id = self._id.hex()
         self._coverage = {record.id: _Coverage(record.nbytes) for record in records}
         # Parts are published first and the entry last, so that whoever sees the entry sees the parts.
-        self._files = NewFiles([*self.paths[1:], self.path], force=force)
+        self._files = NewFiles([*self.paths[1:], self.path], force=force, sources=sources)
         self._stale = _old_parts(self.path, self.paths) if force else ()
         self._state = "planned"
 

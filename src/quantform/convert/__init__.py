@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,13 +220,7 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
             if name in parts or not name:
                 raise ArgumentError("a component's name is taken or empty", found=repr(name))
             parts[name] = logical(stack.enter_context(_opened(path)))
-        for one in parts.values():
-            if "" in one:
-                raise UnsupportedError(
-                    "a tensor has an empty name, which no parameter may have",
-                    where=str(one.path),
-                    hint="Rename it with the program that made the file",
-                )
+        _check_names(parts.values())
         carried = [_carried(one, name, main=one is main) for name, one in parts.items()]
         model = Model(parts)
         recipe = Recipe(model)
@@ -256,6 +250,16 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
 def _opened(source: Anything) -> Iterator[Source[Any]]:
     with ArraySource(source) if isinstance(source, Mapping) else open_source(source) as opened:
         yield opened
+
+
+def _check_names(parts: Iterable[Source[Any]]) -> None:
+    for one in parts:
+        if "" in one:
+            raise UnsupportedError(
+                "a tensor has an empty name, which no parameter may have",
+                where=str(one.path),
+                hint="Rename it with the program that made the file",
+            )
 
 
 def _main_name(source: Source[Any]) -> str:

@@ -90,6 +90,9 @@ def _originals(source: NinferSource) -> list[dict[str, Any]]:
         )
     provenance = source.directory.provenance or {}
     recorded = provenance.get("source")
+    while isinstance(recorded, dict) and recorded.get("kind") == "ninfer":  # an artifact made from another
+        before = recorded.get("provenance")
+        recorded = before.get("source") if isinstance(before, dict) else None
     files = recorded.get("files") if isinstance(recorded, dict) else None
     if (
         not isinstance(files, list)

@@ -19,6 +19,7 @@ from quantform.packed.registry import PROFILES
 __all__ = ["dequantize_packed", "payload_bytes"]
 
 _INT64_MAX = 2**63 - 1
+_RANK_MAX = 64  # NumPy's
 # Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
 _CHUNK_VALUES = 1 << 16
 # The compiled kernels store whole cache lines where an output begins at one; in small outputs that saves less than it
@@ -41,9 +42,9 @@ def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
 def _sized(profile: Profile, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
     """`shape` as exact integers, and its payload's bytes."""
     dimensions = as_shape(shape, minimum_rank=1)
-    for axis, dimension in enumerate(dimensions):
-        if dimension > _INT64_MAX:
-            raise ArgumentError(f"dimension {axis} of shape does not fit a signed 64-bit integer", found=dimension)
+    if (largest := max(dimensions)) > _INT64_MAX:
+        axis = dimensions.index(largest)
+        raise ArgumentError(f"dimension {axis} of shape does not fit a signed 64-bit integer", found=largest)
     blocks, rest = divmod(dimensions[-1], profile.values)
     if rest:
         raise ArgumentError(
@@ -118,6 +119,12 @@ def dequantize_packed(
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """As `np.empty`; large arrays begin at a cache line."""
+    if len(shape) > _RANK_MAX or product(filter(None, shape)) * dtype.itemsize > _INT64_MAX:
+        raise ArgumentError(
+            "no NumPy array has this shape",
+            expected=f"at most {_RANK_MAX} dimensions and 2^63 bytes",
+            found=list(shape),
+        )
     size = product(shape) * dtype.itemsize
     if kernels is None or size < _ALIGNED_BYTES:
         return np.empty(shape, dtype)

@@ -216,7 +216,7 @@ def _shape(placement: Placement, sources: Sequence[GGUFMetadata]) -> tuple[int, 
         return stored
     shape = tuple(value)
     same_elements = product(shape) == product(stored) and all(dimension >= 0 for dimension in shape)
-    return shape if same_elements and product(filter(None, shape)) < 2**63 else stored
+    return shape if same_elements and product(filter(None, shape)) < 2**60 else stored
 
 
 def _join(shards: Sequence[GGUFShard]) -> Mapping[str, GGUFTensor]:

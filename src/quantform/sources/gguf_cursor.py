@@ -11,13 +11,16 @@ from quantform.errors import GGUFError, TruncatedFileError
 if TYPE_CHECKING:
     from quantform._files import MappedFile
 
-__all__ = ["NAME_BYTES", "WALK_LIMIT", "Cursor"]
+__all__ = ["ARRAY_STEPS", "NAME_BYTES", "WALK_LIMIT", "Cursor"]
 
 NAME_BYTES = 2**16 - 1
 """The longest metadata key that the format allows; tensor names get the same bound."""
 
 WALK_LIMIT = 1 << 24
-"""Strings and inner arrays a header may hold: each must be stepped over, and a sparse file can claim any number."""
+"""Steps that a header may take, a string being one: a sparse file can claim any number of them."""
+
+ARRAY_STEPS = 32
+"""What an array within an array counts as, since stepping over it takes as long."""
 
 
 class Cursor:
@@ -117,7 +120,7 @@ class Cursor:
         self.at += count
 
     def count_steps(self, count: int, what: str) -> None:
-        """Account for `count` items that have to be stepped over one by one.
+        """Account for `count` steps over `what`.
 
         Raises:
             GGUFError: The header holds more than `WALK_LIMIT` of them.
@@ -127,7 +130,7 @@ class Cursor:
             raise GGUFError(
                 f"the metadata holds too many {what}",
                 where=self.where(),
-                expected=f"at most {WALK_LIMIT} in a file",
+                expected=f"at most {WALK_LIMIT} in a file, an inner array being {ARRAY_STEPS}",
                 found=self._walked,
             )
 

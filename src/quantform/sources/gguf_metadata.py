@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from quantform._registry import near_matches
 from quantform.errors import ArgumentError, GGUFError, UnknownNameError
-from quantform.sources.gguf_cursor import Cursor
+from quantform.sources.gguf_cursor import ARRAY_STEPS, Cursor
 
 if TYPE_CHECKING:
     from quantform._files import MappedFile
@@ -148,7 +148,7 @@ def _skip(cursor: Cursor, kind: ValueType, count: int, depth: int) -> None:
             cursor.skip(cursor.u64("the length of a string"), "a string")
     else:
         cursor.require(count * kind.smallest, f"an array of {count} arrays")
-        cursor.count_steps(count, "strings and inner arrays")
+        cursor.count_steps(count * ARRAY_STEPS, "strings and inner arrays")
         if depth == _NESTING:
             raise GGUFError("arrays are nested too deep", where=cursor.where(), expected=f"at most {_NESTING} levels")
         for _ in range(count):
