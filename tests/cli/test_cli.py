@@ -355,7 +355,7 @@ def signalled(*arguments):
 _publish._pwrite = signalled
 main()
 """
-    command = [sys.executable, "-c", script, "convert", EXAMPLE, tmp_path / "m.ninfer"]
+    command = [sys.executable, "-c", script, "convert", str(EXAMPLE), str(tmp_path / "m.ninfer")]
     done = subprocess.run(
         command, env={**os.environ, "TEST_SIGNAL": str(int(number))}, capture_output=True, check=False
     )
