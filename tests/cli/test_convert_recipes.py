@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no such recipe": (["--recipe", "missing.py"], 1, "missing.py: no such file"),
     "no such source": (["--recipe", "source.py"], 1, "--source other=PATH"),
     "method alone": (["--method", "grouped_search"], 2, "a method needs a format"),
-    "no such method": (["--format", "bf16", "--method", "cast"], 2, "Did you mean 'cast_direct'"),
+    "no such method": (["--format", "bf16", "--method", "cast"], 2, "Known: cast_direct"),
     "no such format": (["--format", "q4"], 2, "no format is called"),
     "bad source": (["--source", "x"], 2, "no NAME=PATH"),
     "bad component": (["--component", "=x"], 2, "no NAME=PATH"),

@@ -167,6 +167,18 @@ class _Options:
     components: Mapping[str, Anything] | None
     fallback: str | None
 
+    def check(self) -> None:
+        """Refuse options that mean nothing without another."""
+        if self.method is not None and self.format is None:
+            raise ArgumentError("a method needs a format", expected="format (--format)", hint="Name what it is to make")
+        if self.parameters is not None and self.method is None:
+            raise ArgumentError("parameters need a method", expected="method (--method)")
+        if self.imatrix is not None and self.recipe is None and self.method != "grouped_search":
+            raise ArgumentError(
+                "an importance matrix is for grouped_search",
+                expected="method='grouped_search' (--method grouped_search)",
+            )
+
     def refuse_all(self, max_file_bytes: int | None) -> None:
         """Refuse every option: giving a GGUF back takes none."""
         for name in (*self.__slots__, "max_file_bytes"):
@@ -204,14 +216,7 @@ class _Prepared:
 
 @contextmanager
 def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
-    if options.method is not None and options.format is None:
-        raise ArgumentError("a method needs a format", expected="format (--format)", hint="Name what it is to make")
-    if options.parameters is not None and options.method is None:
-        raise ArgumentError("parameters need a method", expected="method (--method)")
-    if options.imatrix is not None and options.recipe is None and options.method != "grouped_search":
-        raise ArgumentError(
-            "an importance matrix is for grouped_search", expected="method='grouped_search' (--method grouped_search)"
-        )
+    options.check()
     with ExitStack() as stack:
         loaded = None if options.recipe is None else load_recipe(options.recipe)
         main = logical(stack.enter_context(_opened(source)))

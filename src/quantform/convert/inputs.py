@@ -103,7 +103,7 @@ def _divisors(tensor: Tensor, first: int, end: int) -> npt.NDArray[np.uint32] | 
     """The divisor words of rows of NVFP4, for the equal shares that they fall into."""
     if isinstance(tensor, Nvfp4Weight):
         return np.array([tensor.divisor()], np.uint32)
-    if not isinstance(tensor, NinferTensor) or tensor.format != "nvfp4":
+    if not isinstance(tensor, NinferTensor) or tensor.format != "nvfp4" or not tensor.joined:
         return None
     count = tensor.divisors
     share = tensor.matrix[0] // count
