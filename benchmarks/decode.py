@@ -28,10 +28,9 @@ from quantform._scalars import FLOAT_OUTPUTS
 from quantform.packed import PROFILES, Profile, dequantize_packed
 
 try:
-    from gguf import quants as gguf_quants
-    from gguf.constants import GGMLQuantizationType
+    import gguf
 except ImportError:
-    gguf_quants = None
+    gguf = None  # type: ignore[assignment]  # a peer that may be absent
 
 Call = Callable[[], object]
 
@@ -62,19 +61,16 @@ def ggml_rows(library: ctypes.CDLL, profile: Profile) -> Callable[[int, int, int
 
 def gguf_call(profile: Profile, payload: npt.NDArray[np.uint8]) -> Call | None:
     """The `gguf` package's decoder on a part of the payload, where it has the profile."""
-    if gguf_quants is None or profile.ggml_type not in iter(GGMLQuantizationType):
+    if gguf is None:
         return None
-    kind = GGMLQuantizationType(profile.ggml_type)
     part = payload[: max(1, GGUF_VALUES // profile.values) * profile.bytes]
 
-    def call() -> object:
-        return gguf_quants.dequantize(part, kind)
-
     try:
-        call()
-    except NotImplementedError:
+        kind = gguf.GGMLQuantizationType(profile.ggml_type)
+        gguf.dequantize(part, kind)
+    except (NotImplementedError, ValueError):
         return None
-    return call
+    return lambda: gguf.dequantize(part, kind)
 
 
 def best_rates(calls: dict[str, tuple[Call, int]], seconds: float, rounds: int) -> dict[str, float]:

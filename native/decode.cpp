@@ -12,8 +12,10 @@ namespace {
 constexpr std::size_t line = 64;
 /// Numbers decoded before they are streamed: a part of any first-level cache, and whole blocks of every profile.
 constexpr std::size_t stage_values = 1024;
-/// Output bytes that a thread takes at a time, and below which another thread costs more than it does.
+/// Output bytes that a thread takes at a time.
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+/// Output bytes for which it pays to start another thread (measured: a start costs as much as some MiB in the caches).
+constexpr std::size_t thread_bytes = std::size_t{8} << 20;
 
 std::size_t block_bytes(const Decode& job) {
     return static_cast<std::size_t>(job.kernel->values) * output_bytes(job.output);
@@ -51,8 +53,11 @@ void decode_streamed(const KernelSet& set, const Decode& job, std::size_t first,
 void decode(const KernelSet& set, const Decode& job, Stores stores, std::size_t threads) {
     const std::size_t block = block_bytes(job), bytes = static_cast<std::size_t>(job.kernel->bytes);
     const bool streamed =
-        stores == Stores::streamed || (stores == Stores::automatic && job.count * block > last_level_cache() / 2);
-    split(job.count, std::max<std::size_t>(1, piece_bytes / block), threads, [&](std::size_t first, std::size_t end) {
+        stores == Stores::streamed || (stores == Stores::automatic && job.count * block > last_level_cache() / 4 * 3);
+    const std::size_t piece = std::max<std::size_t>(1, piece_bytes / block);
+    const std::size_t useful = std::max<std::size_t>(1, job.count * block / thread_bytes);
+    if (useful > 1 && threads == 0) threads = usable_cpus();
+    split(job.count, piece, std::min(threads, useful), [&](std::size_t first, std::size_t end) {
         if (streamed) {
             decode_streamed(set, job, first, end);
         } else {

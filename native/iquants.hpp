@@ -60,7 +60,7 @@ struct IQ2_XS {
         return block;
     }
     template <class Out>
-    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
+    QF_INLINE void decode(const u8*, const Prepared& block, Out* out) {
         const u64* const grid = codebooks::iq2xs_grid;
         for (int i = 0; i < 16; ++i) {
             const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);
@@ -223,7 +223,7 @@ struct IQ1_M {
         return block;
     }
     template <class Out>
-    QF_INLINE void decode(const u8* in, const Prepared& block, Out* out) {
+    QF_INLINE void decode(const u8*, const Prepared& block, Out* out) {
         const u64* const grid = codebooks::iq1s_grid;
         for (int i = 0; i < 16; ++i) {
             const Bytes rows = QUANTFORM_SET::bytes(grid[block.row[2 * i]], grid[block.row[2 * i + 1]]);

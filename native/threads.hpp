@@ -52,9 +52,8 @@ class DefaultArithmetic {
 #endif
 };
 
-/// Calls `work(first, end)` for pieces of `[0, count)` of at most `piece`, on `threads` threads or fewer, or on one for
-/// each usable CPU where that is 0; returns when all are done. `work` must not throw, and its result must not depend on
-/// the pieces.
+/// Calls `work(first, end)` for pieces of `[0, count)` of at most `piece`, on `threads` threads or fewer; returns when
+/// all are done. `work` must not throw, and its result must not depend on the pieces.
 template <class Work>
 void split(std::size_t count, std::size_t piece, std::size_t threads, const Work& work) {
     std::atomic<std::size_t> next{0};
@@ -68,7 +67,6 @@ void split(std::size_t count, std::size_t piece, std::size_t threads, const Work
     };
     std::vector<std::thread> others;
     const std::size_t pieces = (count + piece - 1) / piece;
-    if (pieces > 1 && threads == 0) threads = usable_cpus();
     try {
         for (std::size_t i = 1; i < std::min(threads, pieces); ++i) others.emplace_back(run);
     } catch (const std::exception&) {

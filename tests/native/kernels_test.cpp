@@ -88,7 +88,7 @@ void test_blocks(std::mt19937& random) {
 /// The work of several threads on pieces of every kind.
 void test_threads(std::mt19937& random) {
     const int type = 12;
-    const std::size_t count = 9001;
+    const std::size_t count = 34001;  // more than an output that one thread decodes
     const PackedKernel& reference = portable::kernels.packed[type];
     std::vector<std::uint8_t> blocks(count * static_cast<std::size_t>(reference.bytes));
     for (std::uint8_t& each : blocks) each = static_cast<std::uint8_t>(random());
@@ -96,8 +96,8 @@ void test_threads(std::mt19937& random) {
     std::vector<std::uint8_t> expected(4 * values), found(4 * values + 4);
     decode(portable::kernels, {&reference, blocks.data(), count, Output::float32, expected.data()}, Stores::cached, 1);
     for (const KernelSet* set : usable_sets()) {
-        for (const std::size_t threads : {1U, 2U, 7U}) {
-            for (const std::size_t offset : {0U, 1U, 4U}) {
+        for (const std::size_t threads : {0U, 2U, 7U}) {
+            for (const std::size_t offset : {0U, 1U}) {
                 decode(*set, {&set->packed[type], blocks.data(), count, Output::float32, found.data() + offset},
                        Stores::automatic, threads);
                 check(same(Output::float32, values, expected.data(), found.data() + offset), "threads differ", set->name,

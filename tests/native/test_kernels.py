@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,34 +132,68 @@ def test_golden_blocks(profile: Profile, packed_vectors: dict[str, np.ndarray]) 
     assert np.array_equal(words(by_kernel(profile, payload, "float32", CACHED).reshape(-1)), words(expected))
 
 
-@OUTPUTS
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("shift", [0, 1, 4, 60])
-def test_results_do_not_depend_on_threads(output: str, threads: int, shift: int) -> None:
-    profile = PROFILES["gguf:q6_k"]
-    payload = np.random.default_rng(6).integers(0, 256, 5003 * profile.bytes, np.uint8)
-    expected = words(by_numpy(profile, payload, output))
-    for stores in (CACHED, STREAMED):
-        assert np.array_equal(words(by_kernel(profile, payload, output, stores, shift, threads)), expected)
+# Blocks of 256 values of which even float16 output is more than one thread takes.
+MANY = 34_003
 
 
-def test_calls_from_many_threads() -> None:
-    profile = PROFILES["gguf:q4_k"]
-    payload = np.random.default_rng(7).integers(0, 256, 3000 * profile.bytes, np.uint8)
-    expected = words(dequantize_packed(payload, profile.identifier, [3000, 256], threads=1))
+@pytest.fixture(scope="module")
+def many_blocks() -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(6).integers(0, 256, MANY * PROFILES["gguf:q4_k"].bytes, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def many_values(many_blocks: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+    return {output: words(by_numpy(PROFILES["gguf:q4_k"], many_blocks, output)) for output in ("float32", "float16")}
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("stores", [CACHED, STREAMED], ids=["cached", "streamed"])
+@pytest.mark.parametrize("output", ["float32", "float16"])
+def test_results_do_not_depend_on_threads(
+    output: str, stores: int, shift: int, many_blocks: npt.NDArray[np.uint8], many_values: dict[str, npt.NDArray[Any]]
+) -> None:
+    found = by_kernel(PROFILES["gguf:q4_k"], many_blocks, output, stores, shift, threads=3)
+    assert np.array_equal(words(found), many_values[output])
+
+
+def test_calls_from_many_threads(many_blocks: npt.NDArray[np.uint8], many_values: dict[str, npt.NDArray[Any]]) -> None:
     same: list[bool] = []
 
     def work() -> None:
-        for _ in range(3):
-            found = dequantize_packed(payload, profile.identifier, [3000, 256])
-            same.append(np.array_equal(words(found), expected))
+        found = dequantize_packed(many_blocks, "gguf:q4_k", [MANY, 256], threads=2)
+        same.append(np.array_equal(words(found), many_values["float32"]))
 
-    workers = [threading.Thread(target=work) for _ in range(6)]
+    workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert same == [True] * 18
+    assert same == [True] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_decodes() -> None:
+    # in a process of its own, which has no other threads to be warned of
+    code = (
+        "import os, numpy as np\n"
+        "from quantform.packed import dequantize_packed\n"
+        "x = np.zeros(34003 * 144, np.uint8)\n"
+        "dequantize_packed(x, 'gguf:q4_k', [34003, 256], threads=2)\n"
+        "child = os.fork()\n"
+        "values = dequantize_packed(x, 'gguf:q4_k', [34003, 256], threads=2)\n"
+        "if child == 0: os._exit(int(values.any()))\n"
+        "print(os.waitpid(child, 0)[1])\n"
+    )
+    source = str(Path(module.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @OUTPUTS
