@@ -40,7 +40,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(run: Run, model: Path, tmp
     assert lines[0].split() == ["parameter", "shape", "source", "method", "format", "layout", "size"]
     assert "a.weight" in lines[2]
     assert "safetensors F32  grouped_search  q4_g64_fp16" in lines[2]
-    assert lines[-1].startswith("3 tensors, ")
+    assert lines[-1].startswith("3 objects, ")
     assert not (tmp_path / "a.ninfer").exists()
     document = json.loads(run(*arguments, "--dry-run", "--json").out)
     assert [one["fragments"][0]["parameter"] for one in document["objects"]] == ["a.weight", "b.weight", "norm"]

@@ -185,3 +185,8 @@ def test_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b"a = '\xff'")
     with pytest.raises(RecipeError, match="no TOML"):
         load_recipe(path)
+
+
+def test_the_page_shows_the_example() -> None:
+    root = Path(__file__).parents[2]
+    assert (root / "examples" / "recipe.toml").read_text() in (root / "docs" / "recipes.md").read_text()

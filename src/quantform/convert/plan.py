@@ -113,7 +113,7 @@ class Plan:
     def lines(self) -> list[str]:
         """Notes and totals for people."""
         resources = f", resources {human_bytes(self.resource_bytes)}" if self.resource_bytes else ""
-        total = f"{counted(len(self.objects), 'tensor')}, {human_bytes(self.tensor_bytes)}{resources}"
+        total = f"{counted(len(self.objects), 'object')}, {human_bytes(self.tensor_bytes)}{resources}"
         return [*self.notes, total]
 
     def as_dict(self) -> dict[str, Any]:
