@@ -1,8 +1,10 @@
 // What this processor can do, and which of the compiled kernel sets it runs. Knows nothing of Python.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,9 +12,6 @@
 #include "kernel_set.hpp"
 #if defined(__x86_64__)
 #include <cpuid.h>
-#endif
-#if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
 #endif
 
 namespace quantform {
@@ -95,15 +94,17 @@ inline bool use_set(std::string_view name) {
     return false;
 }
 
-/// Bytes of the last-level cache, or a small guess where the system does not tell.
+/// Bytes of the largest cache, or a small guess where the system does not tell. Linux's own files are asked: what
+/// sysconf says of the third level can be ten times too much on virtual machines.
 inline std::size_t last_level_cache() {
     static const std::size_t bytes = [] {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-        for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-            if (const long found = sysconf(level); found > 0) return static_cast<std::size_t>(found);
+        std::size_t largest = 0;
+        for (int index = 0; index < 8; ++index) {
+            std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+            std::size_t kibibytes = 0;
+            if (file >> kibibytes) largest = std::max(largest, kibibytes << 10);
         }
-#endif
-        return std::size_t{8} << 20;
+        return largest != 0 ? largest : std::size_t{8} << 20;
     }();
     return bytes;
 }
