@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ninfer_builder as build
+from quantform._strict_json import MAX_DEPTH
 from quantform.container import Artifact, Component, Directory, FileRecord, IndexedProposal, ResourceRecord
 from quantform.container.directory import encode_directory, parse_directory
-from quantform._strict_json import MAX_DEPTH
 from quantform.errors import ArgumentError, ArtifactError
 
 U64 = 2**64 - 1
