@@ -69,3 +69,8 @@ def test_importing_takes_no_command_line_and_no_extras() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"typer", "rich", "onnx", "onnxruntime", "torch", "gguf"}
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "quantform", "--version"], capture_output=True, check=True, text=True)
+    assert done.stdout.startswith("quantform ")

@@ -1,0 +1,7 @@
+"""`python -m quantform`: the same as the command."""
+
+from __future__ import annotations
+
+from quantform.cli import main
+
+main()
