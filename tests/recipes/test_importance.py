@@ -72,6 +72,16 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert json.loads(target.read_bytes()[8:].split(b"}}")[0] + b"}}")["experts"]["shape"] == [3, 2]
 
 
+def test_the_source_is_never_replaced(tmp_path: Path) -> None:
+    source = imatrix(tmp_path / "i.gguf")
+    before = source.read_bytes()
+    (tmp_path / "link.safetensors").symlink_to(source)
+    for target in (source, tmp_path / "link.safetensors"):
+        with pytest.raises(OutputExistsError, match="being read"):
+            import_importance(source, target, force=True)
+    assert source.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

@@ -165,7 +165,7 @@ def import_importance(
 
     Raises:
         FileError: The source is no such file, or one of its numbers is not finite and nonnegative.
-        OutputExistsError: The output exists and `force` is false.
+        OutputExistsError: The output exists and `force` is false, or it is the source itself.
     """
     with Importance(source) as importance:
         shapes: dict[str, tuple[int, ...]] = {}
@@ -180,7 +180,7 @@ def import_importance(
         raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         raw = raw.ljust(-(-len(raw) // 8) * 8)
         head = len(raw).to_bytes(8, "little") + raw
-        files = NewFiles([output], force=force)
+        files = NewFiles([output], force=force, sources=importance.files)
         files.create([len(head) + at])
         try:
             files.write(0, 0, memoryview(head))
