@@ -368,6 +368,19 @@ def test_importance_that_does_not_fit(tmp_path: Path, vectors: dict[str, np.ndar
         )
 
 
+@pytest.mark.parametrize("vectors", [(128,), (1, 128), (2, 128), (4, 128), (12, 128), (3, 1, 128)])
+def test_a_bank_has_one_importance_vector_for_each_expert(tmp_path: Path, vectors: tuple[int, ...]) -> None:
+    expected = r"'bank'.*3 vectors of 128.*\[3, 4, 128\], found .*" + ", ".join(map(str, vectors))
+    with pytest.raises(ArgumentError, match=expected):
+        qf.convert(
+            {"bank": values(3, 4, 128)},
+            tmp_path / "a.ninfer",
+            format="q4_g64_fp16",
+            method="grouped_search",
+            imatrix={"bank": np.ones(vectors)},
+        )
+
+
 # --- uses -----------------------------------------------------------------------------------------------------------
 
 

@@ -485,18 +485,21 @@ def _weighted(
         yield piece.place, first, end, None
         return
     vector = np.asarray(importance[name])
-    if vector.ndim == 1:
-        yield piece.place, first, end, vector
-        return
-    rows = piece.tensor.matrix[0]
-    if vector.ndim != 2 or rows % len(vector) or (not piece.whole and len(vector) != piece.parameter.shape[0]):
+    rows, columns = piece.tensor.matrix
+    matrices = product(piece.parameter.shape[:-2])
+    vectors = 1 if vector.ndim == 1 else len(vector) if vector.ndim == 2 else 0
+    if vectors != matrices:
+        found = f"{counted(vectors, 'vector')}, {list(vector.shape)}" if vectors else f"shape {list(vector.shape)}"
         raise ArgumentError(
             "the importance vectors do not fit",
             where=piece.place,
-            expected=f"[{piece.matrix[1]}], or one vector for each of equal shares of {rows} rows",
-            found=list(vector.shape),
+            expected=f"{counted(matrices, 'vector')} of {columns}, one for each matrix of {list(piece.parameter.shape)}",
+            found=found,
         )
-    share = rows // len(vector)
+    if vector.ndim == 1:
+        yield piece.place, first, end, vector
+        return
+    share = rows // vectors
     for expert in range(first // share, end // share):
         yield f"parameter {piece.name!r}[{expert}]", expert * share, (expert + 1) * share, vector[expert]
 
