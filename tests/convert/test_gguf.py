@@ -335,6 +335,7 @@ def test_outputs_are_not_overwritten_unless_told(tmp_path: Path, suffix: str) ->
     [
         ("x.safetensors", {}, ArgumentError),
         ("x", {}, ArgumentError),
+        ("x.ninfer/", {}, ArgumentError),
         ("x.gguf", {}, UnsupportedError),
         ("x.ninfer", {"format": "q9"}, UnknownNameError),
         ("x.ninfer", {"fallback": "int32"}, ArgumentError),
@@ -344,7 +345,7 @@ def test_outputs_are_not_overwritten_unless_told(tmp_path: Path, suffix: str) ->
 )
 def test_wrong_requests(tmp_path: Path, target: str, options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        qf.convert(EXAMPLE, tmp_path / target, **options)
+        qf.convert(EXAMPLE, f"{tmp_path}/{target}", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -459,3 +460,14 @@ def test_hints_name_what_would_work(tmp_path: Path) -> None:
     assert "--format" not in str(caught.value)
     assert "--fallback bf16" in str(caught.value)
     qf.convert(vector, tmp_path / "m.ninfer", format="fp32", fallback="bf16")
+
+
+def test_arguments_of_other_types(tmp_path: Path) -> None:
+    qf.convert(EXAMPLE, tmp_path / "X.NINFER", max_file_bytes=np.int64(1 << 30))  # type: ignore[arg-type]
+    qf.convert(tmp_path / "X.NINFER", tmp_path / "X.Gguf")
+    assert (tmp_path / "X.Gguf").read_bytes() == EXAMPLE.read_bytes()
+    for wrong in (None, 3, 2.5, []):
+        with pytest.raises(ArgumentError, match="not a path"):
+            qf.open(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="not a path"):
+            qf.convert(EXAMPLE, wrong)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -81,17 +82,21 @@ def split_payload(payload_bytes: int, start: int, max_file_bytes: int | None) ->
     total = fits_u64(start + fits_u64(payload_bytes, "the size of the payload"), "the size of the artifact")
     if max_file_bytes is None:
         return (payload_bytes,)
-    if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
+    try:
+        limit = 0 if isinstance(max_file_bytes, bool) else operator.index(max_file_bytes)
+    except TypeError:
+        limit = 0
+    if limit < 1:
         raise ArgumentError("max_file_bytes is not a positive integer", found=repr(max_file_bytes))
-    if total <= max_file_bytes:
+    if total <= limit:
         return (payload_bytes,)
-    entry = (max_file_bytes - start) // PAGE * PAGE
-    part = (max_file_bytes - PAGE) // PAGE * PAGE
+    entry = (limit - start) // PAGE * PAGE
+    part = (limit - PAGE) // PAGE * PAGE
     if entry <= 0 or part <= 0:
         raise ArgumentError(
             "max_file_bytes leaves no room for payload",
             expected=f"at least {max(start, PAGE) + PAGE} bytes",
-            found=max_file_bytes,
+            found=limit,
         )
     count = ceil_div(payload_bytes - entry, part)
     if count >= MAX_FILES:

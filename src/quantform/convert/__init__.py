@@ -99,14 +99,15 @@ def convert(
         ArgumentError: An option does not fit this conversion.
         FileError: A file cannot be read or written, or breaks its format's rules.
     """
-    target = Path(output)
+    target = _path(output)
     options = _Options(recipe, format, method, parameters, imatrix, sources, components, fallback)
-    if target.suffix not in {".ninfer", ".gguf"}:
+    kind = target.suffix.lower()
+    if kind not in {".ninfer", ".gguf"} or str(output).endswith(("/", "\\")):
         with _opened(source):
             raise ArgumentError(
-                "the output's suffix names no file format", where=str(target), expected=".ninfer or .gguf"
+                "the output's name has no suffix of a file format", where=str(output), expected=".ninfer or .gguf"
             )
-    if target.suffix == ".gguf":
+    if kind == ".gguf":
         with _opened(source) as opened:
             options.refuse_all(max_file_bytes)
             if not isinstance(opened, NinferSource):
@@ -255,6 +256,13 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
 def _opened(source: Anything) -> Iterator[Source[Any]]:
     with ArraySource(source) if isinstance(source, Mapping) else open_source(source) as opened:
         yield opened
+
+
+def _path(output: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(output)
+    except TypeError:
+        raise ArgumentError("the output is not a path", found=repr(output)) from None
 
 
 def _check_names(parts: Iterable[Source[Any]]) -> None:

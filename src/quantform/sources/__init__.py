@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantform._files import MappedFile
-from quantform.errors import FileError
+from quantform.errors import ArgumentError, FileError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.arrays import ArraySource
 from quantform.sources.conventions import Checkpoint
@@ -45,7 +45,10 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
     Raises:
         FileError: The file cannot be read, is of no known kind, or breaks the rules of its format.
     """
-    target = Path(path)
+    try:
+        target = Path(path)
+    except TypeError:
+        raise ArgumentError("not a path", expected="text or os.PathLike", found=repr(path)) from None
     if target.is_dir() or target.name.endswith((".safetensors", ".safetensors.index.json")):
         return SafetensorsSource(target)
     with MappedFile(target) as file:
