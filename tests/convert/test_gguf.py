@@ -466,7 +466,7 @@ def test_arguments_of_other_types(tmp_path: Path) -> None:
     qf.convert(EXAMPLE, tmp_path / "X.NINFER", max_file_bytes=np.int64(1 << 30))  # type: ignore[arg-type]
     qf.convert(tmp_path / "X.NINFER", tmp_path / "X.Gguf")
     assert (tmp_path / "X.Gguf").read_bytes() == EXAMPLE.read_bytes()
-    for wrong in (None, 3, 2.5, []):
+    for wrong in (None, 3, 2.5, object()):
         with pytest.raises(ArgumentError, match="not a path"):
             qf.open(wrong)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="not a path"):
