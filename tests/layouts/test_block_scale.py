@@ -114,6 +114,20 @@ def test_whole_tiles_can_be_stored_again() -> None:
     np.testing.assert_array_equal(LAYOUT.unpack(payload, "nvfp4", (256, 128), 2).decode(), words.decode()[rows])
 
 
+def test_whole_tiles_are_spans_of_both_planes() -> None:
+    """Tiles 1 and 2 of four, and their divisors, copied without looking at a code."""
+    words = made(512, 128, 4)
+    payload = LAYOUT.pack(words)
+    assert isinstance(LAYOUT, block_scale.BlockScaleLayout)
+    spans = [payload[p.offset + 128 * p.row_bytes :][: 256 * p.row_bytes] for p in LAYOUT.planes((512, 128))]
+    spans.append(payload[LAYOUT.divisor_offset((512, 128)) + 4 :][:8])
+    found = LAYOUT.unpack(np.concatenate(spans), "nvfp4", (256, 128), 2)
+    assert isinstance(found, Nvfp4Words)
+    np.testing.assert_array_equal(found.codes, words.codes[128:384])
+    np.testing.assert_array_equal(found.scales, words.scales[128:384])
+    np.testing.assert_array_equal(found.divisors, words.divisors[1:3])
+
+
 def test_scales_are_gathered_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gather across many tiles holds a few at a time, and reads neighbouring ones at once."""
     monkeypatch.setattr(block_scale, "_GATHERED_BYTES", 3 * 128 * 4)

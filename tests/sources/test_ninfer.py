@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 import ninfer_builder as build
 from quantform.container import ArtifactWriter, Binding, Component, Part, PlannedResource, PlannedTensor, Use
 from quantform.errors import ArgumentError, ArtifactError, QuantformError, UnknownNameError, UnsupportedError
-from quantform.formats import BlockWords, DirectWords, GroupedWords
+from quantform.formats import FORMATS, BlockWords, DirectWords, GroupedWords, Nvfp4Words
 from quantform.layouts import LAYOUTS
 from quantform.sources import ninfer_matrix
 from quantform.sources.ninfer import NinferSource
+from words_maker import assert_same_words, make_words
 
 RANDOM = np.random.default_rng(5)
 
@@ -355,8 +356,116 @@ def test_rows_of_tiles(tmp_path: Path) -> None:
         assert source["w"].payload().tobytes() == payload.tobytes()
         assert source["low"].decode().tobytes() == values[128:].tobytes()
         assert source["low"].decode(rows=[5, 100]).tobytes() == values[[133, 228]].tobytes()
-        with pytest.raises(UnsupportedError, match="holds no rows"):
-            source["low"].payload()
+        low = layout.unpack(source["low"].payload(), "nvfp4", (128, 64))
+        assert low.decode().tobytes() == values[128:].tobytes()
+
+
+TILED = LAYOUTS["block_scale_k16_m128x4_v1"]
+TILED_ROWS = {"t": (768, 3), "u": (512, 1)}
+
+
+@pytest.fixture(scope="module")
+def tiled_words() -> dict[str, Nvfp4Words]:
+    made = {}
+    for seed, (id, (rows, divisors)) in enumerate(TILED_ROWS.items()):
+        words = make_words(FORMATS["nvfp4"], (rows, 64), np.random.default_rng(seed), divisors)
+        assert isinstance(words, Nvfp4Words)
+        made[id] = words
+    return made
+
+
+# Rows of t, shares of 256, and of u, one share; and the share of each divisor of the part: its object and number.
+TILED_PARTS: dict[str, tuple[list[tuple[str, int, int]], list[tuple[str, int]]]] = {
+    "one share": ([("t", 256, 512)], [("t", 1)]),
+    "within a share": ([("t", 384, 512)], [("t", 1)]),
+    "two shares": ([("t", 256, 768)], [("t", 1), ("t", 2)]),
+    "half shares": ([("t", 128, 512)], [("t", 0), ("t", 1), ("t", 1)]),
+    "all": ([("t", 0, 768)], [("t", 0), ("t", 1), ("t", 2)]),
+    "of two": ([("u", 0, 256), ("t", 512, 768)], [("u", 0), ("t", 2)]),
+    "of two, odd": ([("u", 128, 512), ("t", 512, 768)], [("u", 0)] * 3 + [("t", 2)] * 2),
+    "one share in turns": ([("u", 128, 256), ("u", 384, 512), ("u", 0, 128)], [("u", 0)]),
+    "twice": ([("t", 0, 256), ("t", 0, 256)], [("t", 0)]),
+    "long and short": ([("u", 0, 512), ("t", 128, 256)], [("u", 0)] * 4 + [("t", 0)]),
+    "no tiles": ([("t", 200, 400)], [*([("t", 0)] * 7), *([("t", 1)] * 18)]),
+    "no tiles of two": ([("u", 10, 20), ("t", 300, 310)], [("u", 0), ("t", 1)]),
+    "no tiles of one share": ([("t", 256, 300), ("t", 301, 322)], [("t", 1)]),
+}
+
+
+@pytest.fixture(scope="module")
+def tiled(tmp_path_factory: pytest.TempPathFactory, tiled_words: dict[str, Nvfp4Words]) -> Path:
+    path = tmp_path_factory.mktemp("tiled") / "m.ninfer"
+    rows = {name: sum(end - first for _, first, end in parts) for name, (parts, _) in TILED_PARTS.items()}
+    with ArtifactWriter(
+        path,
+        components={"text": Component(config={})},
+        objects=[
+            PlannedTensor(id=id, shape=(rows, 64), format="nvfp4", layout=TILED.name, divisors=divisors)
+            for id, (rows, divisors) in TILED_ROWS.items()
+        ],
+        bindings={
+            name: _parts(*((id, first * 64, end * 64) for id, first, end in parts))
+            for name, (parts, _) in TILED_PARTS.items()
+        },
+        metadata={"quantform": {"shapes": {name: [rows[name], 64] for name in TILED_PARTS}}},
+    ) as writer:
+        for id, words in tiled_words.items():
+            writer.write(id, 0, TILED.pack(words))
+    return path
+
+
+@pytest.mark.parametrize("name", TILED_PARTS)
+def test_parts_of_tiled_objects(tiled: Path, tiled_words: dict[str, Nvfp4Words], name: str) -> None:
+    parts, divisors = TILED_PARTS[name]
+    codes = np.concatenate([tiled_words[id].codes[first:end] for id, first, end in parts])
+    scales = np.concatenate([tiled_words[id].scales[first:end] for id, first, end in parts])
+    words = np.array([tiled_words[id].divisors[number] for id, number in divisors], np.uint32)
+    expected = Nvfp4Words(FORMATS["nvfp4"], (len(codes), 64), codes, scales, words)
+    with NinferSource(tiled) as source:
+        tensor = source[name]
+        assert_same_words(tensor.words(), expected)
+        assert tensor.stored_shape == (len(codes), 64)
+        some = tensor.words([3, 0])
+        assert isinstance(some, Nvfp4Words)
+        np.testing.assert_array_equal(some.codes, codes[[3, 0]])
+        assert some.decode().tobytes() == expected.decode()[[3, 0]].tobytes()
+        assert tensor.decode().tobytes() == expected.decode().tobytes()
+        assert tensor.words([]).shape == (0, 64)
+        with pytest.raises(ArgumentError, match="outside"):
+            tensor.words([len(codes)])
+        assert tensor.joined == (not name.startswith("no tiles"))
+        if not tensor.joined:
+            with pytest.raises(UnsupportedError, match="within a tile of rows"):
+                tensor.payload()
+            return
+        payload = TILED.pack(expected)
+        assert tensor.divisors == len(divisors)
+        assert tensor.nbytes == payload.size == TILED.encoded_size("nvfp4", (len(codes), 64), len(divisors))
+        assert tensor.payload().tobytes() == payload.tobytes()
+        for offset in (0, 1, len(codes) * 32 - 1, *range(payload.size - 4 * len(divisors) - 1, payload.size)):
+            for size in (1, 3, 6, payload.size):
+                out = np.empty(min(size, payload.size - offset), np.uint8)
+                tensor.read_into(offset, out)
+                assert out.tobytes() == payload[offset : offset + size].tobytes()
+
+
+def test_divisors_of_impossible_objects_take_no_memory(tmp_path: Path) -> None:
+    """Sizes are found wrong when an object is used; until then a part may claim any number of tiles."""
+    rows = 128 * (2**40 + 1)
+
+    def change(directory: dict[str, Any]) -> None:
+        directory["objects"][0] |= {"shape": [rows, 64], "format": "nvfp4", "layout": TILED.name}
+        directory["bindings"] = {
+            "w": {"parts": [{"object": "a", "range": [0, rows * 64]}] * 2},
+            "v": {"parts": [{"object": "a", "range": [0, (rows - 1) * 64]}]},
+        }
+        directory["uses"] = []
+
+    with _opened(tmp_path, change) as source:
+        for name in ("w", "v"):
+            for use in (source[name].words, source[name].payload, source[name].decode):
+                with pytest.raises(ArtifactError):
+                    use()
 
 
 # --- artifacts of others ------------------------------------------------------------------------------------------

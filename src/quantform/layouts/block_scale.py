@@ -12,9 +12,9 @@ from quantform._sizes import align_up
 from quantform.errors import ArgumentError
 from quantform.formats import Format, Nvfp4Words, Words
 from quantform.formats.checks import words_of
-from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, ReadInto, as_count, as_matrix
+from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, Plane, ReadInto, as_count, as_matrix
 
-__all__ = ["BlockScaleLayout"]
+__all__ = ["BlockScaleLayout", "equal_share"]
 
 _TILE_ROWS = 128
 _TILE_COLUMNS = 64
@@ -28,10 +28,23 @@ class BlockScaleLayout(Layout):
     """`nvfp4` as `[N, K]`, N a multiple of 128 and K of 64; each divisor covers whole tiles of 128 rows.
 
     A row's scales are not one span, so rows are read as words: its codes as they are, its scales out of their tiles.
+    Whole tiles of rows are one span in each plane; see `planes`.
+
+    Attributes:
+        tile_rows: The multiple of rows that is copied without repacking.
     """
 
     name = "block_scale_k16_m128x4_v1"
     formats = ("nvfp4",)
+    tile_rows = _TILE_ROWS
+
+    def planes(self, shape: tuple[int, ...]) -> tuple[Plane, Plane]:
+        """Codes and scales of a checked shape. The scales of whole tiles of rows lie together, not those of a row."""
+        return Plane(0, shape[1] // 2), Plane(_scale_offset(shape), shape[1] // 16)
+
+    def divisor_offset(self, shape: tuple[int, ...]) -> int:
+        """Where the divisor words of a checked shape begin, little-endian, to the end of the payload."""
+        return _divisor_offset(shape)
 
     def check(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[Format, tuple[int, ...]]:
         """Refuse other formats, ranks other than 2, partial tiles, and divisors that do not cover whole tiles."""
@@ -111,7 +124,8 @@ class BlockScaleLayout(Layout):
         numbers = np.asarray(chosen, np.int64)
         words = np.empty(divisors, "<u4")
         read(_divisor_offset(dimensions), words.view(np.uint8))
-        sources = _sources(numbers // (dimensions[0] // divisors))
+        sources = numbers // (dimensions[0] // divisors)
+        sources = sources[:: equal_share(sources)] if len(chosen) else np.zeros(1, np.int64)
         return Nvfp4Words(
             record,
             (len(chosen), columns),
@@ -176,10 +190,7 @@ def _batches(count: int, size: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + size, count)
 
 
-def _sources(source_of_row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The source matrix of each share, for the fewest equal shares that lie in one source matrix each."""
-    if not source_of_row.size:
-        return np.zeros(1, np.int64)
+def equal_share(source_of_row: npt.NDArray[np.int64]) -> int:
+    """Rows in each share, for the fewest equal shares of at least one row that lie in one source matrix each."""
     changes = np.flatnonzero(np.diff(source_of_row)) + 1
-    share = int(np.gcd.reduce(np.append(changes, source_of_row.size)))
-    return source_of_row[::share]
+    return int(np.gcd.reduce(np.append(changes, source_of_row.size)))

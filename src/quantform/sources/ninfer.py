@@ -18,7 +18,7 @@ from quantform.container import Artifact, Binding, Component, Directory, TensorR
 from quantform.errors import UnknownNameError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Words
 from quantform.sources._protocol import Source, Tensor
-from quantform.sources.ninfer_matrix import Extent, Matrix, join, whole
+from quantform.sources.ninfer_matrix import Extent, Gathered, Matrix, join, whole, words_as
 
 __all__ = ["NinferSource", "NinferTensor"]
 
@@ -29,8 +29,8 @@ class NinferTensor(Tensor):
     """One parameter of an open artifact, or one of its tensor objects.
 
     A parameter that is made of parts reads like a tensor of its own where the parts are whole rows of matrices of one
-    format, layout and row length (of direct formats: any elements). Where they are not, `decode` still works, but there
-    are no bytes that would be the tensor's payload.
+    format, layout and row length (of direct formats: any elements). NVFP4 rows that are not whole tiles of 128 have
+    words and no payload. Of other parts, `decode` works, and there are neither words nor a payload.
 
     Attributes:
         name: The parameter's name, or the object's id.
@@ -52,28 +52,33 @@ class NinferTensor(Tensor):
         self._artifact = artifact
         self.shape = shape
         self._matrix: Matrix | None = None
+        self._rows: Matrix | Gathered | None = None
         self._why = ""
         if isinstance(joined, Matrix):
-            self._matrix = joined.reshaped(shape)
+            self._rows = self._matrix = joined.reshaped(shape)
             self._spans = [(self._matrix, 0, product(shape))]
             self.stored_shape = self._matrix.shape
             self.nbytes = self._matrix.nbytes
         else:
-            self._why = joined
+            if isinstance(joined, Gathered):
+                self._rows = joined
+                self._why = "a part begins or ends within a tile of rows"
+            else:
+                self._why = joined
             self._spans = [(whole(artifact, extent.record), extent.begin, extent.end) for extent in extents]
-            self.stored_shape = shape
+            self.stored_shape = shape if self._rows is None else self._rows.shape
             self.nbytes = sum(
                 extent.record.nbytes * (extent.end - extent.begin) // extent.record.elements for extent in extents
             )
 
     @property
     def joined(self) -> bool:
-        """Whether its parts make one payload, so that `words` and `payload` work."""
+        """Whether its parts make one payload, so that `payload` works, and `words` with it."""
         return self._matrix is not None
 
     @property
     def divisors(self) -> int:
-        """How many divisors its words have; 1 in every format but NVFP4."""
+        """How many divisors its payload has; 1 in every format but NVFP4."""
         return self._matrix.divisors if self._matrix is not None else 1
 
     def check(self) -> None:
@@ -108,9 +113,10 @@ class NinferTensor(Tensor):
             UnsupportedError: The parts cannot be joined, or the rows asked for are no whole stored rows.
             ArtifactError: An object cannot be used.
         """
-        matrix = self._joined()
+        matrix = self._joined() if self._rows is None else self._rows
+        self.check()
         if rows is None:
-            return matrix.words_as(self.shape)
+            return words_as(matrix.words(), self.shape)
         if matrix_shape(self.shape)[1] != matrix_shape(matrix.shape)[1]:
             raise UnsupportedError(
                 f"rows of shape {list(self.shape)} are not whole rows of the stored {list(matrix.shape)}",

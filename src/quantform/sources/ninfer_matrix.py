@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import gcd
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from quantform._rows import Rows, matrix_shape
+from quantform._rows import Rows, as_rows, matrix_shape
 from quantform._sizes import ceil_div, human_bytes
 from quantform.container import Artifact, TensorRecord
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
-from quantform.formats import FORMATS, BlockWords, DirectFormat, DirectWords, GroupedWords, Words
-from quantform.layouts import LAYOUTS, RowPlaneLayout
+from quantform.formats import FORMATS, BlockWords, DirectFormat, DirectWords, GroupedWords, Nvfp4Words, Words
+from quantform.formats.checks import words_of
+from quantform.layouts import LAYOUTS, Plane, RowPlaneLayout
+from quantform.layouts.block_scale import BlockScaleLayout, equal_share
 
-__all__ = ["Extent", "Matrix", "join", "whole"]
+__all__ = ["Extent", "Gathered", "Matrix", "join", "whole", "words_as"]
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -43,6 +46,34 @@ class _Segment(NamedTuple):
     source: int
     size: int
 
+    def read(self, artifact: Artifact, offset: int, out: _Bytes) -> None:
+        """Fill `out` with the segment's bytes from `offset` on."""
+        artifact.read_into(self.source + offset, out)
+
+
+class _Divisors(NamedTuple):
+    """The divisor words of consecutive shares of `own` rows, the first of which begins at `row` of an object.
+
+    There can be many more than the object has, so that each is looked up when it is read. The object's are at `source`,
+    one for `share` rows.
+    """
+
+    target: int
+    source: int
+    size: int
+    row: int
+    own: int
+    share: int
+
+    def read(self, artifact: Artifact, offset: int, out: _Bytes) -> None:
+        """Fill `out` with the segment's bytes from `offset` on."""
+        first = offset // 4
+        wanted = (self.row + np.arange(first, ceil_div(offset + out.size, 4), dtype=np.int64) * self.own) // self.share
+        stored = np.empty(int(wanted[-1] - wanted[0]) + 1, "<u4")
+        artifact.read_into(self.source + 4 * int(wanted[0]), stored.view(np.uint8))
+        words = stored[wanted - wanted[0]].view(np.uint8)
+        out[...] = words[offset - 4 * first :][: out.size]
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -56,7 +87,7 @@ class Matrix:
         layout: The layout's name.
         shape: The shape in which the layout holds it.
         nbytes: Bytes of the payload.
-        divisors: As in the object's record.
+        divisors: As in the object's record; of rows taken from several, the fewest that say what the rows have.
         id: The object, if it is one whole one.
         segments: Where the payload's bytes lie, by rising target; what lies between them is zeros.
     """
@@ -68,7 +99,7 @@ class Matrix:
     nbytes: int
     divisors: int
     id: str | None
-    segments: tuple[_Segment, ...]
+    segments: tuple[_Segment | _Divisors, ...]
 
     def reshaped(self, shape: tuple[int, ...]) -> Matrix:
         """The same bytes in another shape with as many elements, if the layout does not care: direct formats."""
@@ -116,7 +147,7 @@ class Matrix:
             if first >= last:
                 continue
             out[done - offset : first - offset] = 0
-            self.artifact.read_into(segment.source + first - segment.target, out[first - offset : last - offset])
+            segment.read(self.artifact, first - segment.target, out[first - offset : last - offset])
             done = last
         out[done - offset :] = 0
 
@@ -126,20 +157,6 @@ class Matrix:
         if rows is None:
             return layout.unpack(self.payload(), self.format, self.shape, self.divisors)
         return layout.words_of_rows(self.read_into, self.format, self.shape, rows, self.divisors)
-
-    def words_as(self, shape: tuple[int, ...]) -> Words:
-        """All words, in `shape` where its rows are the stored rows and words of this kind have such shapes."""
-        words = self.words()
-        if shape == words.shape or not shape or shape[-1] != words.shape[-1]:
-            return words
-        if isinstance(words, BlockWords):
-            return dataclasses.replace(words, shape=shape)
-        if isinstance(words, DirectWords):
-            return dataclasses.replace(words, shape=shape, words=words.words.reshape(shape))
-        if isinstance(words, GroupedWords):
-            scales = words.scales.reshape(*shape[:-1], -1)
-            return dataclasses.replace(words, shape=shape, codes=words.codes.reshape(shape), scales=scales)
-        return words
 
     def decode_into(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
         """Decode elements `[begin, end)` into a vector of as many, a bounded number of whole rows at a time."""
@@ -151,6 +168,41 @@ class Matrix:
             values = self.words(slice(first, last)).decode(out.dtype).reshape(-1)
             low, high = max(begin, first * columns), min(end, last * columns)
             out[low - begin : high - begin] = values[low - first * columns : high - first * columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of NVFP4 objects that are not whole tiles: they have words, and no payload of their own.
+
+    Attributes:
+        shape: `[N, K]`.
+        extents: The object of each stretch of rows, and the first row and the end there.
+    """
+
+    shape: tuple[int, int]
+    extents: tuple[tuple[Matrix, int, int], ...]
+
+    def words(self, rows: Rows | None = None) -> Nvfp4Words:
+        """The words of all rows or of some, with the fewest divisors that say what the rows have."""
+        count, columns = self.shape
+        chosen = np.asarray(as_rows(slice(None) if rows is None else rows, count), np.int64)
+        codes = np.empty((len(chosen), columns // 2), np.uint8)
+        scales = np.empty((len(chosen), columns // 16), np.uint8)
+        divisors, sources = np.ones(len(chosen), np.uint32), np.empty((2, len(chosen)), np.int64)
+        ends = np.cumsum([end - first for _, first, end in self.extents])
+        extent_of_row = np.searchsorted(ends, chosen, "right")
+        objects = {id: number for number, id in enumerate(dict.fromkeys(one.id for one, _, _ in self.extents))}
+        for index in np.unique(extent_of_row):
+            matrix, _, end = self.extents[index]
+            some = np.flatnonzero(extent_of_row == index)
+            numbers = chosen[some] - ends[index] + end
+            words = words_of(FORMATS[matrix.format], matrix.words(numbers), Nvfp4Words)
+            codes[some], scales[some] = words.codes, words.scales
+            divisors[some] = np.repeat(words.divisors, len(some) // words.divisors.size)
+            sources[0, some], sources[1, some] = objects[matrix.id], numbers // (matrix.shape[0] // matrix.divisors)
+        same = np.unique(sources, axis=1, return_inverse=True)[1].reshape(-1)
+        own = divisors[:: equal_share(same)] if len(chosen) else np.ones(1, np.float32).view(np.uint32)
+        return Nvfp4Words(FORMATS["nvfp4"], (len(chosen), columns), codes, scales, own)
 
 
 def whole(artifact: Artifact, record: TensorRecord) -> Matrix:
@@ -167,8 +219,22 @@ def whole(artifact: Artifact, record: TensorRecord) -> Matrix:
     )
 
 
-def join(artifact: Artifact, extents: Sequence[Extent]) -> Matrix | str:
-    """The matrix that the extents make together, or why they make none."""
+def words_as(words: Words, shape: tuple[int, ...]) -> Words:
+    """All words of a matrix, in `shape` where its rows are theirs and words of this kind have such shapes."""
+    if shape == words.shape or not shape or shape[-1] != words.shape[-1]:
+        return words
+    if isinstance(words, BlockWords):
+        return dataclasses.replace(words, shape=shape)
+    if isinstance(words, DirectWords):
+        return dataclasses.replace(words, shape=shape, words=words.words.reshape(shape))
+    if isinstance(words, GroupedWords):
+        scales = words.scales.reshape(*shape[:-1], -1)
+        return dataclasses.replace(words, shape=shape, codes=words.codes.reshape(shape), scales=scales)
+    return words
+
+
+def join(artifact: Artifact, extents: Sequence[Extent]) -> Matrix | Gathered | str:
+    """The matrix that the extents make together, or their rows alone, or why they make neither."""
     first = extents[0].record
     if len(extents) == 1 and extents[0].end - extents[0].begin == first.elements:
         return whole(artifact, first)
@@ -176,7 +242,7 @@ def join(artifact: Artifact, extents: Sequence[Extent]) -> Matrix | str:
     if obstacle is not None:
         return obstacle
     try:
-        return _stitched(artifact, extents)
+        return _stitched(artifact, extents) if _in_tiles(extents) else _gathered(artifact, extents)
     except QuantformError as error:
         return error.problem
 
@@ -190,7 +256,7 @@ def _mixed(extents: Sequence[Extent]) -> str | None:
     (format,), (layout,) = formats, layouts
     if format not in FORMATS or layout not in LAYOUTS:
         return f"{format} in {layout} is not known"
-    if not isinstance(LAYOUTS[layout], RowPlaneLayout):
+    if not isinstance(LAYOUTS[layout], RowPlaneLayout | BlockScaleLayout):
         return f"layout {layout} holds no rows that could be taken alone"
     return None
 
@@ -212,16 +278,37 @@ def _rows_shape(record: TensorRecord) -> tuple[int, ...]:
     return (record.elements, 1) if isinstance(FORMATS[record.format], DirectFormat) else record.shape
 
 
+def _in_tiles(extents: Sequence[Extent]) -> bool:
+    """Whether rows can be copied as they are: any rows, or whole tiles where the layout has such."""
+    layout = LAYOUTS[extents[0].record.layout]
+    if not isinstance(layout, BlockScaleLayout):
+        return True
+    tile = layout.tile_rows * extents[0].record.shape[1]
+    return not any(extent.begin % tile or extent.end % tile for extent in extents)
+
+
+def _gathered(artifact: Artifact, extents: Sequence[Extent]) -> Gathered:
+    columns = extents[0].record.shape[1]
+    for record in (extent.record for extent in extents):
+        LAYOUTS[record.layout].check(record.format, record.shape, record.divisors)
+    rows = [(extent.begin // columns, extent.end // columns) for extent in extents]
+    return Gathered(
+        (sum(end - first for first, end in rows), columns),
+        tuple((whole(artifact, extent.record), *some) for extent, some in zip(extents, rows, strict=True)),
+    )
+
+
 def _stitched(artifact: Artifact, extents: Sequence[Extent]) -> Matrix:
     """The payload of all rows as if one object held them: every plane is the parts' spans of it, one after another."""
     first = extents[0].record
-    format, layout = FORMATS[first.format], LAYOUTS[first.layout]
-    assert isinstance(layout, RowPlaneLayout)  # noqa: S101 - _mixed said so
+    layout = LAYOUTS[first.layout]
     columns = _rows_shape(first)[1]
     shape = (sum(extent.end - extent.begin for extent in extents) // columns, columns)
-    planes = [layout.planes(*layout.check(format, _rows_shape(extent.record))) for extent in extents]
-    segments = []
-    for index, target in enumerate(layout.planes(*layout.check(format, shape))):
+    planes = [_planes(extent.record, _rows_shape(extent.record), extent.record.divisors) for extent in extents]
+    own = _equal_share(extents) if isinstance(layout, BlockScaleLayout) else shape[0]
+    divisors = shape[0] // own
+    segments: list[_Segment | _Divisors] = []
+    for index, target in enumerate(_planes(first, shape, divisors)):
         at = target.offset
         for extent, source in zip(extents, planes, strict=True):
             size = (extent.end - extent.begin) // columns * target.row_bytes
@@ -229,5 +316,56 @@ def _stitched(artifact: Artifact, extents: Sequence[Extent]) -> Matrix:
             if size:
                 segments.append(_Segment(at, extent.record.offset + source[index].offset + skipped, size))
             at += size
-    nbytes = layout.encoded_size(format, shape)
-    return Matrix(artifact, first.format, first.layout, shape, nbytes, 1, None, tuple(segments))
+    if isinstance(layout, BlockScaleLayout):
+        segments.extend(_divisors(layout, extents, shape, own))
+    nbytes = layout.encoded_size(first.format, shape, divisors)
+    return Matrix(artifact, first.format, first.layout, shape, nbytes, divisors, None, tuple(segments))
+
+
+def _planes(record: TensorRecord, shape: tuple[int, ...], divisors: int) -> tuple[Plane, ...]:
+    layout = LAYOUTS[record.layout]
+    format, checked = layout.check(record.format, shape, divisors)
+    if isinstance(layout, BlockScaleLayout):
+        return layout.planes(checked)
+    assert isinstance(layout, RowPlaneLayout)  # noqa: S101 - _mixed said so
+    return layout.planes(format, checked)
+
+
+def _equal_share(extents: Sequence[Extent]) -> int:
+    """As `equal_share` of all rows, which may be more than can be listed."""
+    at = own = 0
+    before: tuple[str, int] | None = None
+    for record, begin, end in extents:
+        columns, share = record.shape[1], record.shape[0] // record.divisors
+        first, rows = begin // columns, (end - begin) // columns
+        if before != (record.id, first // share):
+            own = gcd(own, at)
+        before = record.id, (first + rows - 1) // share
+        change = share - first % share
+        if change < rows:
+            own = gcd(own, at + change)
+        if change + share < rows:
+            own = gcd(own, share)
+        at += rows
+    return gcd(own, at)
+
+
+def _divisors(
+    layout: BlockScaleLayout, extents: Sequence[Extent], shape: tuple[int, int], own: int
+) -> Iterator[_Divisors]:
+    """The divisor of each share of `own` rows, from the object that holds its first row."""
+    at = 0
+    for record, begin, end in extents:
+        columns = record.shape[1]
+        rows = (end - begin) // columns
+        first, stop = ceil_div(at, own), ceil_div(at + rows, own)
+        if first < stop:
+            yield _Divisors(
+                layout.divisor_offset(shape) + 4 * first,
+                record.offset + layout.divisor_offset(record.shape),
+                4 * (stop - first),
+                begin // columns + first * own - at,
+                own,
+                record.shape[0] // record.divisors,
+            )
+        at += rows
