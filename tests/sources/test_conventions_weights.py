@@ -14,7 +14,7 @@ import pytest
 from quantform.errors import ArgumentError, FileError, QuantformError, UnknownNameError, UnsupportedError, WordsError
 from quantform.formats import Nvfp4Words, RowScaledWords
 from quantform.sources.arrays import ArraySource, ArrayTensor
-from quantform.sources.conventions import Checkpoint, QuantizedWeight, UnsupportedWeight
+from quantform.sources.conventions import BrokenWeight, Checkpoint, QuantizedWeight, UnsupportedWeight
 from quantform.sources.safetensors import SafetensorsSource
 from safetensors_builder import model
 
@@ -74,6 +74,8 @@ def changed(tensors: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def weight(tensors: dict[str, Any], config: Any = None, name: str = "p.weight") -> QuantizedWeight:
     tensor = Checkpoint(ArraySource(tensors), config or {})[name]
     assert isinstance(tensor, QuantizedWeight)
+    if isinstance(tensor, BrokenWeight):
+        tensor.check()
     return tensor
 
 
@@ -418,13 +420,70 @@ HEADER_FAULTS: list[tuple[str, dict[str, Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("tensors", "settings", "message"), [case[1:] for case in HEADER_FAULTS], ids=[case[0] for case in HEADER_FAULTS])  # fmt: skip
-def test_tensors_that_do_not_fit_are_found_on_opening(tensors: dict[str, Any], settings: Any, message: str) -> None:
+def test_tensors_that_do_not_fit_are_listed_and_fail_on_use(
+    tensors: dict[str, Any], settings: Any, message: str
+) -> None:
     if message == "unsupported":
         assert isinstance(weight(tensors, settings), UnsupportedWeight)
         return
-    with pytest.raises(FileError, match=message) as caught:
-        weight(tensors, settings)
-    assert "<arrays>, tensor 'p.weight" in str(caught.value)
+    checkpoint = Checkpoint(ArraySource({**tensors, "n.bias": f32([1, 2])}), settings or {})
+    tensor = checkpoint["p.weight"]
+    assert isinstance(tensor, BrokenWeight)
+    assert (tensor.format, tensor.convention, tensor.importable) == ("broken", "broken", False)
+    assert checkpoint["n.bias"].decode().tolist() == [1, 2]
+    for use in (tensor.check, tensor.words, tensor.decode, tensor.check):
+        with pytest.raises(FileError, match=message) as caught:
+            use()
+        caught.value.at("a place")  # which the next error must not show
+        assert str(caught.value).startswith("a place, <arrays>, tensor 'p.weight")
+
+
+NVFP4_ALL = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+FP8_ALL = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+BANK8 = np.zeros((2, 4, 8), np.uint8)
+MISSING: list[tuple[str, str, dict[str, Any], Any, str]] = [
+    ("no scales but a second one", "p.weight", modelopt(weight_scale=None), NVFP4_ALL, "lacks one.*'p.weight_scale'.*4-bit float"),
+    ("no scales but a second one, and no config", "p.weight", modelopt(weight_scale=None), None, "lacks one.*'p.weight_scale'"),
+    ("codes alone", "p.weight", {"p.weight": U8}, NVFP4_ALL, "lacks one.*'p.weight_scale'.*4-bit float"),
+    ("integers alone", "p.weight", {"p.weight": np.zeros((2, 8), np.int8)}, INT8, "lacks one.*'p.weight_scale'.*8-bit int"),
+    ("fused experts without scales", "x.up", {"x.up": BANK8, "x.up_weight_scale_2": f32(1)}, NVFP4_ALL, "lacks one.*'x.up_weight_scale'"),
+    ("fused experts without a second scale", "x.up", {"x.up": BANK8, "x.up_weight_scale": f8(np.zeros((2, 4, 1)))}, NVFP4_ALL, "lacks one.*'x.up_weight_scale_2'"),
+    ("fused experts in FP8 alone", "x.up", {"x.up": f8(BANK8)}, FP8_ALL, "lacks one.*'x.up_scale'"),
+    ("a global scale without a config", "p.weight", {"p.weight": f8(U8), "p.weight_global_scale": f32(1)}, None, "lacks one.*'p.weight_scale'"),
+    ("a second scale where the config ignores the weight", "p.weight", modelopt(weight_scale=None), {"quantization_config": {"quant_algo": "NVFP4", "exclude_modules": ["p"]}}, "config says that it is not"),
+    ("a scale that fused experts have no use for", "x.up", {"x.up": f8(U8), "x.up_weight_scale": f32(1), "x.up_weight_scale_2": f32(1)}, FP8_ALL, "no place.*fp8-per-tensor"),
+    ("codes in two ways", "p.weight", {"p.qweight": np.zeros((4, 4), np.int32), "p.scales": f32([[1]]), "p.weight": f32([[1]])}, None, "both quantized and as a tensor"),
+    ("two sets of codes", "p.weight", {"p.qweight": np.zeros((4, 4), np.int32), "p.scales": f32([[1]]), **rows(f32(1))}, None, "two sets of tensors"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tensors", "settings", "message"), [case[1:] for case in MISSING], ids=[case[0] for case in MISSING])  # fmt: skip
+def test_codes_never_become_plain_values(name: str, tensors: dict[str, Any], settings: Any, message: str) -> None:
+    checkpoint = Checkpoint(ArraySource(tensors), settings or {})
+    assert list(checkpoint) == [name]
+    tensor = checkpoint[name]
+    assert isinstance(tensor, BrokenWeight)
+    assert {*tensor.companions, *(one.name for one in checkpoint.dropped)} == set(tensors)
+    for use in (tensor.check, tensor.words, tensor.decode):
+        with pytest.raises(FileError, match=message):
+            use()
+
+
+def test_integers_that_no_config_calls_codes_stay_plain() -> None:
+    tensors = {"p.mask": U8, "p.ids": np.zeros((2, 2), np.int32), "p.bias": np.zeros(4, np.int8)}
+    checkpoint = Checkpoint(ArraySource(tensors), NVFP4_ALL)
+    assert set(checkpoint) == set(tensors)
+    assert not checkpoint.weights
+
+
+def test_scales_of_fused_experts_are_found_by_their_names() -> None:
+    codes = {"x.up": f8([[0x38, 0x40]]), "x.up_weight_scale": f32(2), "x.up_input_scale": f32(1)}
+    checkpoint = Checkpoint(ArraySource({**codes, "x.gate_weight_scale": f32(1), "x.gate": f32([[1]])}), FP8_ALL)
+    assert list(checkpoint) == ["x.up", "x.gate"]
+    same(checkpoint["x.up"].decode(), [[2, 4]])
+    reasons = {one.name: one.reason for one in checkpoint.dropped}
+    assert set(reasons) == {"x.up_input_scale", "x.gate_weight_scale"}
+    assert "activations" in reasons["x.up_input_scale"]
 
 
 # --- forms that are not read ---
@@ -535,8 +594,11 @@ def test_modelopts_older_config_lies_beside(tmp_path: Path) -> None:
     (tmp_path / "hf_quant_config.json").write_text(
         '{"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["p"]}}'
     )
-    with pytest.raises(FileError, match=r"hf_quant_config.json"):
-        Checkpoint(SafetensorsSource(tmp_path))
+    with (
+        Checkpoint(SafetensorsSource(tmp_path)) as checkpoint,
+        pytest.raises(FileError, match=r"hf_quant_config.json"),
+    ):
+        checkpoint["p.weight"].check()
     (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
     with Checkpoint(SafetensorsSource(tmp_path)) as checkpoint:
         same(checkpoint["p.weight"].decode(), [GRID / 4, GRID / 2])

@@ -6,9 +6,10 @@ from quantform.sources.conventions.checkpoint import Checkpoint, Dropped
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
 from quantform.sources.conventions.nvfp4 import Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
-from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
 __all__ = [
+    "BrokenWeight",
     "Checkpoint",
     "Dropped",
     "Nvfp4Weight",

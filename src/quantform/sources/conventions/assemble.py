@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantform.errors import FileError
+from quantform.errors import FileError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
 from quantform.sources.conventions.nvfp4 import Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
-from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
 __all__ = ["Assembler"]
 
 _CODES = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3", "e3m2", "int8", "uint8", "int32", "uint32")
 _EXPONENTS = ("uint8", "e8m0")
+_SCALES = ("_scale", "_scale_inv")
+_BESIDE_SCALES = ("_scale_2", "_global_scale")
+_COMPANIONS = (*_SCALES, *_BESIDE_SCALES, "_zero_point", "_g_idx", "_shape")
 _BITSANDBYTES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map")
 _PACKED_INTEGERS = (
     ("qweight", ("qzeros", "scales", "g_idx"), "GPTQ or AWQ integers"),
@@ -38,20 +41,44 @@ class Assembler:
     def weights(self) -> dict[str, QuantizedWeight]:
         """Every quantized weight by its logical name, in the order of their codes.
 
-        Raises:
-            FileError: A weight lacks a tensor, one does not fit, or the config contradicts the tensors.
+        One that lacks a tensor, whose tensors do not fit, or that the config contradicts is a `BrokenWeight`.
         """
         found: dict[str, QuantizedWeight] = {}
         for name in self._source:
-            weight = self._weight_of(name)
+            try:
+                weight = self._weight_of(name)
+            except QuantformError as error:
+                weight = self._broken(name, error)
             if weight is not None:
-                if weight.name in found:
-                    raise FileError("two sets of tensors make up one weight", where=weight.where(), found=name)
+                other = found.get(weight.name)
+                if other is not None:
+                    weight = self._doubled(other, weight)
                 found[weight.name] = weight
+        for name, weight in found.items():
+            if name in self._source and name not in weight.companions:
+                found[name] = self._doubled(weight, None)
         if self._config is not None and not self._config.readable:
             used = {companion for weight in found.values() for companion in weight.companions}
             found |= self._foreign(self._config.method, used)
         return found
+
+    def _broken(self, codes: str, error: QuantformError) -> BrokenWeight:
+        """The weight whose codes are in `codes`, with whatever else may belong to it."""
+        base = codes.removesuffix("_packed")
+        names = [codes, base, *(stem + suffix for stem in (base, f"{base}_weight") for suffix in _COMPANIONS)]
+        return BrokenWeight(base, self._present({name: name for name in names}), self._where, error)
+
+    def _doubled(self, one: QuantizedWeight, other: QuantizedWeight | None) -> QuantizedWeight:
+        """A weight whose name two sets of tensors claim, or a set and a tensor."""
+        names = [*one.companions, *(other.companions if other is not None else (one.name,))]
+        parts = self._present({name: name for name in names})
+        if isinstance(one, BrokenWeight):
+            error = one.error
+        elif other is not None:
+            error = FileError("two sets of tensors make up one weight", where=one.where(), found=other.companions[0])
+        else:
+            error = FileError("a weight is there both quantized and as a tensor of its name", where=one.where())
+        return BrokenWeight(one.name, parts, self._where, error)
 
     def _foreign(self, method: str, used: set[str]) -> dict[str, QuantizedWeight]:
         """Whatever else may be codes of a method that is not read here."""
@@ -114,8 +141,15 @@ class Assembler:
         foreign = self._bitsandbytes(base, tensor)
         if foreign is not None:
             return foreign
-        scales = [name for suffix in ("_scale", "_scale_inv") if (name := base + suffix) in self._source]
+        stems = dict.fromkeys((base, self._stem(base)))
+        scales = [name for stem in stems for suffix in _SCALES if (name := stem + suffix) in self._source]
         return self._scaled(base, tensor, scales) if scales else self._unscaled(base, tensor)
+
+    def _stem(self, base: str) -> str:
+        """What the names of the weight's scales begin with; for fused experts `NAME`, this may be `NAME_weight`."""
+        fused = f"{base}_weight"
+        beside = any(fused + suffix in self._source for suffix in (*_SCALES, *_BESIDE_SCALES))
+        return fused if beside and not base.endswith("weight") else base
 
     def _bitsandbytes(self, base: str, tensor: Tensor) -> UnsupportedWeight | None:
         states = [name for suffix in _BITSANDBYTES if (name := base + suffix) in self._source]
@@ -127,13 +161,18 @@ class Assembler:
         return self._unsupported(base, parts, "bitsandbytes codes")
 
     def _unscaled(self, base: str, tensor: Tensor) -> QuantizedWeight | None:
-        """A tensor of a type of codes without scales: a plain one, unless the config says that it is quantized."""
+        """A tensor of a type of codes without scales: a plain one, unless the config or a companion says otherwise."""
         config = self._config
-        if config is None or not config.readable or len(tensor.shape) < 2:
+        stem = self._stem(base)
+        if config is not None and not config.readable:
+            return None
+        if any(stem + suffix in self._source for suffix in _BESIDE_SCALES):
+            raise self._missing(base, f"{stem}_scale", self._scheme(base))
+        if config is None or len(tensor.shape) < 2 or base.endswith(_COMPANIONS):
             return None
         scheme = config.scheme(self._module(base))
-        if scheme is not None and tensor.format == "e4m3fn" and base.endswith("weight"):
-            raise self._missing(base, f"{base}_scale", scheme)
+        if scheme is not None and (base.endswith("weight") or tensor.format == "e4m3fn"):
+            raise self._missing(base, f"{stem}_scale", scheme)
         return None
 
     def _scaled(self, base: str, tensor: Tensor, scales: list[str]) -> QuantizedWeight:
@@ -143,7 +182,10 @@ class Assembler:
         scheme = self._scheme(base)
         names = {"codes": base, "scales": scales[0]}
         if self._companion(base, "pre_quant_scale") in self._source:
-            extra = {"global": f"{base}_scale_2", "pre_quant_scale": self._companion(base, "pre_quant_scale")}
+            extra = {
+                "global": f"{self._stem(base)}_scale_2",
+                "pre_quant_scale": self._companion(base, "pre_quant_scale"),
+            }
             return self._unsupported(
                 base, self._present({**names, **extra}), "codes of a weight whose inputs are scaled (pre_quant_scale)"
             )
@@ -152,14 +194,14 @@ class Assembler:
         if tensor.format == "uint8":
             return self._modelopt_fp4(base, names, scheme)
         if tensor.format != "e4m3fn" or (scheme is not None and (scheme.kind != "float" or scheme.bits != 8)):
-            extra = {part: f"{base}_{part}" for part in ("zero_point", "g_idx", "shape", "scale_2")}
+            extra = {part: f"{self._stem(base)}_{part}" for part in ("zero_point", "g_idx", "shape", "scale_2")}
             what = f"{tensor.format} codes" + (f" ({scheme})" if scheme is not None else "")
             return self._unsupported(base, self._present({**names, **extra}), what)
         return self._fp8(base, names, scheme)
 
     def _modelopt_fp4(self, base: str, names: dict[str, str], scheme: Scheme | None) -> QuantizedWeight:
         scales = self._source[names["scales"]]
-        names["global"] = f"{base}_scale_2"
+        names["global"] = f"{self._stem(base)}_scale_2"
         if scheme is not None and (scheme.kind != "float" or scheme.bits != 4):
             return self._unsupported(base, self._present(names), f"packed codes ({scheme})")
         if scheme is not None and scheme.group_size == 32:
@@ -194,7 +236,7 @@ class Assembler:
 
     def _fp8(self, base: str, names: dict[str, str], scheme: Scheme | None) -> QuantizedWeight:
         tensor, scales = self._source[base], self._source[names["scales"]]
-        parts = self._present({**names, "zero": f"{base}_zero_point"})
+        parts = self._present({**names, "zero": f"{self._stem(base)}_zero_point"})
         shifted = self._shifted(base, parts, "_g_idx")
         if shifted is not None:
             return shifted
@@ -257,10 +299,11 @@ class Assembler:
 
     def _shifted(self, base: str, parts: dict[str, Tensor], *suffixes: str) -> UnsupportedWeight | None:
         """A refusal, where a tensor is there that changes what the codes mean."""
+        stem = self._stem(base)
         for suffix in suffixes or ("_zero_point", "_g_idx"):
-            if base + suffix in self._source:
-                extra = {suffix: self._source[base + suffix]}
-                return self._unsupported(base, {**parts, **extra}, f"codes that {base + suffix!r} shifts or reorders")
+            if stem + suffix in self._source:
+                extra = {suffix: self._source[stem + suffix]}
+                return self._unsupported(base, {**parts, **extra}, f"codes that {stem + suffix!r} shifts or reorders")
         return None
 
     def _present(self, names: dict[str, str]) -> dict[str, Tensor]:
@@ -284,8 +327,9 @@ class Assembler:
     def _module(base: str) -> str:
         return base.removesuffix("weight").removesuffix(".") if base.endswith("weight") else base
 
-    @staticmethod
-    def _companion(base: str, last: str) -> str:
+    def _companion(self, base: str, last: str) -> str:
         """The name of a tensor beside the weight, in its module."""
-        module = Assembler._module(base)
+        if self._stem(base) != base:
+            return f"{base}_{last}"
+        module = self._module(base)
         return f"{module}.{last}" if module else last

@@ -13,7 +13,7 @@ from quantform.errors import FileError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.assemble import Assembler
 from quantform.sources.conventions.config import QuantizationConfig, find_config
-from quantform.sources.conventions.weight import QuantizedWeight, UnsupportedWeight
+from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
 __all__ = ["Checkpoint", "Dropped"]
 
@@ -57,7 +57,7 @@ class Checkpoint(Source[Tensor]):
 
     Only headers and configs are read. The tensors that make up a quantized weight do not appear by themselves; those
     that no weight needs are in `dropped`. A weight in a form that is not read here is there as an `UnsupportedWeight`,
-    which can be listed and refuses everything else.
+    which can be listed and refuses everything else; so is one whose tensors do not go together, as a `BrokenWeight`.
 
     Args:
         source: A source of plain tensors: safetensors or arrays. Closing the checkpoint closes it.
@@ -71,8 +71,7 @@ class Checkpoint(Source[Tensor]):
         dropped: Tensors that were left out, with the reason.
 
     Raises:
-        FileError: A weight lacks a tensor, one has the wrong type or shape, a scale has no weight, or the config
-            contradicts the tensors or is malformed.
+        FileError: The config is malformed.
         UnsupportedError: The config holds a pattern that is not supported.
     """
 
@@ -90,24 +89,17 @@ class Checkpoint(Source[Tensor]):
         self.quantization: QuantizationConfig | None = find_config(config, beside, str(self.path))
         assembler = Assembler(source, self.quantization)
         weights = assembler.weights()
-        used = {companion: weight for weight in weights.values() for companion in weight.companions}
         self.weights: Mapping[str, QuantizedWeight] = MappingProxyType(weights)
+        self.dropped = self._judge(weights) if weights or self.quantization is not None else ()
+        first = {weight.companions[0]: weight for weight in weights.values()}
+        hidden = {one.name for one in self.dropped}.union(*(weight.companions for weight in weights.values()))
         tensors: dict[str, Tensor] = {}
-        dropped: list[Dropped] = []
-        judging = bool(weights) or self.quantization is not None
         for name, tensor in source.items():
-            weight = used.get(name)
-            if weight is not None:
-                if weight.companions[0] == name:
-                    self._add(tensors, weight)
-                continue
-            reason = self._reason(name) if judging else None
-            if reason is not None:
-                dropped.append(Dropped(name, reason))
-            else:
-                self._add(tensors, tensor)
+            if name in first:
+                tensors[first[name].name] = first[name]
+            elif name not in hidden:
+                tensors[name] = tensor
         self._tensors = tensors
-        self.dropped = tuple(dropped)
 
     @property
     def unsupported(self) -> tuple[UnsupportedWeight, ...]:
@@ -123,36 +115,72 @@ class Checkpoint(Source[Tensor]):
         """Close the source."""
         self.source.close()
 
-    def _add(self, tensors: dict[str, Tensor], tensor: Tensor) -> None:
-        if tensors.setdefault(tensor.name, tensor) is not tensor:
-            raise FileError(
-                "a weight is there both quantized and as a tensor of its name",
-                where=f"{self.path}, tensor {tensor.name!r}",
-            )
+    def _judge(self, weights: dict[str, QuantizedWeight]) -> tuple[Dropped, ...]:
+        """What no weight uses and no program needs; a weight that a tensor shows to be broken becomes so."""
+        used = {companion for weight in weights.values() for companion in weight.companions}
+        dropped = []
+        for name, tensor in self.source.items():
+            if name in used:
+                continue
+            try:
+                reason = self._reason(name)
+            except _Misplaced as misplaced:
+                weight = weights.get(misplaced.weight)
+                parts = {**(weight.parts if weight is not None else {}), name: tensor}
+                weights[misplaced.weight] = BrokenWeight(misplaced.weight, parts, str(self.path), misplaced.error)
+                continue
+            if reason is not None:
+                dropped.append(Dropped(name, reason))
+        return tuple(dropped)
 
     def _reason(self, name: str) -> str | None:
-        """Why a tensor outside all weights is dropped; None where it is a tensor like any other."""
+        """Why a tensor outside all weights is dropped; None where it is a tensor like any other.
+
+        Raises:
+            _Misplaced: It belongs to a weight that is not there, or that has no use for it.
+        """
         module, _, last = name.rpartition(".")
         reason = _REASONS.get(last)
         if reason is not None:
             return reason
-        suffix = next((suffix for suffix in _OF_WEIGHTS if last == f"weight{suffix}"), None)
-        if suffix is None:
+        for kind, reason in _REASONS.items():
+            if last.endswith(f"_{kind}") and name.removesuffix(f"_{kind}") in self.weights:
+                return reason  # of fused experts
+        for suffix in _OF_WEIGHTS:
+            for ending in (f"_weight{suffix}", suffix):
+                if name.endswith(ending) and name.removesuffix(ending) in self.weights:
+                    return self._left(name, self.weights[name.removesuffix(ending)], suffix)
+            if name.endswith(f"_weight{suffix}") and name.removesuffix(f"_weight{suffix}") in self.source:
+                return _UNQUANTIZED
+        suffix = next((suffix for suffix in _OF_WEIGHTS if last == f"weight{suffix}"), "")
+        if not suffix:
             return None
         owner = f"{module}.weight" if module else "weight"
-        weight = self.weights.get(owner)
-        if weight is not None:
-            if suffix == "_shape" or isinstance(weight, UnsupportedWeight):
-                return _NO_VALUES
-            raise FileError(
-                "a tensor of a quantized weight has no place in its convention",
-                where=f"{self.path}, tensor {name!r}",
-                expected=f"{weight.convention}: {', '.join(weight.companions)}",
-            )
-        if owner not in self.source:
-            raise FileError(
-                "a tensor belongs to a weight that is not there",
-                where=f"{self.path}, tensor {name!r}",
-                expected=f"{owner!r} or '{owner}_packed'",
-            )
-        return _UNQUANTIZED
+        if owner in self.source:
+            return _UNQUANTIZED
+        error = FileError(
+            "a tensor belongs to a weight that is not there",
+            where=f"{self.path}, tensor {name!r}",
+            expected=f"{owner!r} or '{owner}_packed'",
+        )
+        raise _Misplaced(owner, error)
+
+    def _left(self, name: str, weight: QuantizedWeight, suffix: str) -> str:
+        """Why a quantized weight does not need the tensor that its name gives it."""
+        if suffix == "_shape" or isinstance(weight, UnsupportedWeight):
+            return _NO_VALUES
+        error = FileError(
+            "a tensor of a quantized weight has no place in its convention",
+            where=f"{self.path}, tensor {name!r}",
+            expected=f"{weight.convention}: {', '.join(weight.companions)}",
+        )
+        raise _Misplaced(weight.name, error)
+
+
+class _Misplaced(Exception):  # noqa: N818 - caught where it is raised, in _judge
+    """A tensor that shows that a weight is broken."""
+
+    def __init__(self, weight: str, error: FileError) -> None:
+        super().__init__(weight)
+        self.weight = weight
+        self.error = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,11 +11,20 @@ import numpy.typing as npt
 from quantform._rows import Rows, as_rows
 from quantform._scalars import SCALARS, Scalar, convert, output_dtype
 from quantform._sizes import product
-from quantform.errors import ArgumentError, FileError, UnsupportedError, WordsError
+from quantform.errors import ArgumentError, FileError, QuantformError, UnsupportedError, WordsError
 from quantform.formats import DirectWords, Words
 from quantform.sources._protocol import Tensor
 
-__all__ = ["Chosen", "QuantizedWeight", "UnsupportedWeight", "flat_words", "positive_scalar", "require", "row_words"]
+__all__ = [
+    "BrokenWeight",
+    "Chosen",
+    "QuantizedWeight",
+    "UnsupportedWeight",
+    "flat_words",
+    "positive_scalar",
+    "require",
+    "row_words",
+]
 
 Array = npt.NDArray[Any]
 Chosen = range | npt.NDArray[np.int64]
@@ -188,10 +198,33 @@ class UnsupportedWeight(QuantizedWeight):
         """
         raise self._refusal()
 
-    def _refusal(self) -> UnsupportedError:
+    def _refusal(self) -> QuantformError:
         return UnsupportedError(
             self.reason, where=self.where(), found=f"tensors {', '.join(self.companions)}", hint=self.hint
         )
+
+
+class BrokenWeight(UnsupportedWeight):
+    """A weight whose tensors lack one, do not fit each other, or contradict the config.
+
+    It can be listed, so that the rest of the checkpoint stays usable; every use raises `error`.
+
+    Attributes:
+        error: What is wrong.
+    """
+
+    convention = "broken"
+
+    def __init__(self, name: str, parts: dict[str, Tensor], source: str, error: QuantformError) -> None:
+        reason = copy.copy(error)
+        reason.where = reason.hint = None
+        hint = error.hint or "Get the checkpoint again, or quantize the model again with the program that made it"
+        super().__init__(name, parts, source, str(reason), hint)
+        self.format = "broken"
+        self.error = error
+
+    def _refusal(self) -> QuantformError:
+        return copy.copy(self.error)  # callers may add a place to what they catch
 
 
 def row_words(tensor: Tensor, chosen: Chosen) -> Array:
