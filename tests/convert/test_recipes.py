@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from quantform.errors import (
     UnsupportedError,
     ValuesError,
 )
-from quantform.formats import FORMATS, Words
+from quantform.formats import FORMATS, GroupedWords, Words
 from quantform.methods import METHODS
 from quantform.sources import NinferSource
 
@@ -79,6 +80,79 @@ def test_neither_chunks_nor_threads_change_a_byte(tmp_path: Path, monkeypatch: p
         with NinferSource(path) as source:
             results.add(b"".join(tensor.payload().tobytes() for tensor in source.objects.values()))
     assert len(results) == 1
+
+
+@pytest.mark.parametrize(
+    ("format", "method"),
+    [("bf16", None), ("int32", None), ("fp32", None)]
+    + [(name, method) for method in ("grouped_absmax", "grouped_search") for name in METHODS[method].targets],
+)
+@pytest.mark.parametrize("columns", [5000, 4096, 2049])
+def test_long_rows_are_cut_and_no_byte_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, method: str | None, columns: int
+) -> None:
+    numbers = values(3, columns)
+    arrays = {"f": numbers, "h": numbers.astype(np.float16), "more": values(2, columns, seed=2)}
+    if format == "int32":
+        arrays = {"i": (numbers * 100).astype(np.int64), "b": numbers > 0, "vector": (numbers[0] * 9).astype(np.int8)}
+    weights = {"f": np.random.default_rng(1).random(columns).astype(np.float32)}
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("*", format=format, method=method)
+        if format != "int32":
+            recipe.group(["h", "more"])
+
+    results = set()
+    for chunk, threads in ((2000, 1), (3000, 2), (1 << 30, 1)):
+        monkeypatch.setattr(work, "CHUNK_VALUES", chunk)
+        options = {"imatrix": weights} if method == "grouped_search" else {}
+        with made(tmp_path, arrays, recipe=configure, threads=threads, **options) as source:
+            results.add(b"".join(tensor.payload().tobytes() for tensor in source.objects.values()))
+    assert len(results) == 1
+
+
+def test_long_rows_of_blocks_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.zeros((2, 4096 // 32), np.dtype([("d", "<f2"), ("q", "i1", 32)]))
+    data["d"], data["q"] = 0.5, np.random.default_rng(0).integers(-127, 128, (2, 128, 32))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gb.build([gb.tensor("w", (2, 4096), gb.Q8_0, data.tobytes())]))
+    expected = qf.encode(data["q"].reshape(2, 4096) * np.float32(0.5), "q4_g64_fp16")
+    monkeypatch.setattr(work, "CHUNK_VALUES", 2000)
+    with made(tmp_path, path, format="q4_g64_fp16", method="grouped_absmax") as source:
+        assert same(source["w"].words(), expected)
+
+
+@pytest.mark.parametrize("format", ["int32", "q4_g64_fp16"])
+def test_values_in_long_rows_are_named_by_their_own_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setattr(work, "CHUNK_VALUES", 1024)
+    array = np.zeros((3, 5000))
+    array[1, 4321] = np.nan
+    with pytest.raises(ValuesError, match=r"'w', row 1, column 4321: "):
+        qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
+    array[1, 4321] = 1e30
+    if format == "q4_g64_fp16":
+        with pytest.raises(ValuesError, match=r"'w', row 1, group 67: "):
+            qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
+
+
+def test_memory_does_not_grow_with_a_row(tmp_path: Path) -> None:
+    count = 1 << 23
+    with (tmp_path / "m.safetensors").open("wb") as file:
+        head = f'{{"w":{{"dtype":"I64","shape":[{count}],"data_offsets":[0,{8 * count}]}}}}'.encode()
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + 8 * count)
+    for format in ("bf16", "int32"):
+
+        def configure(model: Any, recipe: Any, sources: Any, format: str = format) -> None:  # noqa: ARG001
+            recipe.assign("*", format=format)
+
+        tracemalloc.start()
+        qf.convert(tmp_path / "m.safetensors", tmp_path / f"{format}.ninfer", recipe=configure, threads=1)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 8 * count / 2
 
 
 def test_banks_of_experts_are_matrices_bound_by_parts(tmp_path: Path) -> None:
@@ -286,9 +360,61 @@ def test_methods_of_the_users_own(tmp_path: Path) -> None:
         (record,) = source.directory.provenance["methods"]
         assert record["method"].endswith("halved")
         assert record["parameters"] == {"factor": 0.5}
-    with pytest.raises(RecipeError, match=r"broken.*, line \d+: the method failed: ZeroDivisionError"):
+    with pytest.raises(RecipeError, match=r"parameter 'w', .*broken.*, line \d+: the method failed: ZeroDivisionError"):
         qf.convert({"w": array}, tmp_path / "b.ninfer", format="fp32", method=broken)
     assert not (tmp_path / "b.ninfer").exists()
+
+
+def test_errors_of_the_users_own_methods_name_the_parameter(tmp_path: Path) -> None:
+    def leaves(request: Any) -> Any:  # noqa: ARG001
+        raise SystemExit(0)
+
+    def nothing(request: Any) -> Any:  # noqa: ARG001
+        return None
+
+    def wrong(request: Any) -> Any:  # noqa: ARG001
+        return lambda first, end: np.zeros((end - first, 1), np.float32)
+
+    def illegal(request: Any) -> Any:
+        def rows(first: int, end: int) -> Any:
+            scales = np.full((end - first, 1), 0x7C00, np.uint16)
+            return GroupedWords(request.format, (end - first, 64), np.zeros((end - first, 64), np.int8), scales)
+
+        return rows
+
+    cases = [
+        (leaves, "fp32", "the method failed: SystemExit"),
+        (nothing, "fp32", "gave nothing that gives rows"),
+        (wrong, "fp32", "not what was asked for"),
+        (illegal, "q4_g64_fp16", "row 0, group 0"),
+    ]
+    for method, format, expected in cases:
+        with pytest.raises(QuantformError, match=f"parameter 'w'.*{expected}"):
+            qf.convert({"w": values(4, 64)}, tmp_path / "b.ninfer", format=format, method=method)
+
+
+def test_errors_in_some_rows_count_from_the_parameters_first(tmp_path: Path) -> None:
+    array = values(100, 64)
+    array[17, 5] = np.nan
+
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("w", format="q4_g64_fp16", rows=(10, 100))
+
+    with pytest.raises(ValuesError, match=r"parameter 'w'\[10:100\], row 17, column 5: "):
+        qf.convert({"w": array}, tmp_path / "a.ninfer", recipe=configure)
+
+
+def test_errors_do_not_depend_on_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = values(256, 64)
+    array[[40, 41, 255], 3] = np.nan
+    texts = set()
+    for chunk in (64, 1000, 1 << 30):
+        monkeypatch.setattr(work, "CHUNK_VALUES", chunk)
+        with pytest.raises(ValuesError) as caught:
+            qf.convert({"w": array}, tmp_path / "a.ninfer", format="q4_g64_fp16")
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+    assert texts.pop().endswith("found nan")
 
 
 def test_a_recipe_changes_what_a_format_says(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ WRONG_PYTHON = {
     ),
     "arguments": ("def configure(m):\n    pass\n", "r.py: TypeError"),
     "not text": ("\0", "r.py"),
+    "exit": ("import sys\nsys.exit(0)\n", "r.py, line 2: SystemExit: 0"),
+    "exit inside": ("def configure(m, r, s):\n    raise SystemExit\n", "r.py, line 2, in configure: SystemExit"),
 }
 
 

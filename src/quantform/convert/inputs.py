@@ -12,10 +12,14 @@ from quantform._scalars import SCALARS
 from quantform.errors import UnsupportedError
 from quantform.formats import FORMATS, BlockWords, DirectFormat, DirectWords, Words
 from quantform.methods import Input
+from quantform.packed import PROFILES, dequantize_packed
 from quantform.sources import GGUFTensor, NinferTensor, Tensor
 from quantform.sources.conventions import Nvfp4Weight, QuantizedWeight, UnsupportedWeight
 
 __all__ = ["input_of"]
+
+# What windows begin at a multiple of, see `Input`.
+_WINDOW = 1024
 
 ReadWords = Callable[[int, int], Words]
 ReadValues = Callable[[int, int], npt.NDArray[Any]]
@@ -45,7 +49,33 @@ def input_of(name: str, tensor: Tensor, first: int, end: int, shape: tuple[int, 
         values=some_values if _has_values(tensor) else None,
         words=some_words if _has_words(tensor) else None,
         divisors=_divisors(tensor, first, end),
+        window=_window(tensor, first),
+        place=(first, 0),
     )
+
+
+def _window(tensor: Tensor, start: int) -> Callable[[int, int, int], npt.NDArray[Any]] | None:
+    """Reads of parts of rows, counted from `start` on, where these are bytes of their own in the file."""
+    scalar, profile = SCALARS.get(tensor.format), PROFILES.get(tensor.format)
+    if isinstance(tensor, (QuantizedWeight, UnsupportedWeight)) or not getattr(tensor, "joined", True):
+        return None
+    if scalar is not None and scalar.bits == 8 * scalar.nbytes:
+        unit, each = scalar.nbytes, 1
+    elif profile is not None and _WINDOW % profile.values == 0:
+        unit, each = profile.bytes, profile.values
+    else:
+        return None
+
+    def read(row: int, begin: int, end: int) -> npt.NDArray[Any]:
+        data = np.empty((end - begin) // each * unit, np.uint8)
+        tensor.read_into(((start + row) * tensor.matrix[1] + begin) // each * unit, data)
+        if profile is not None:
+            return dequantize_packed(data, profile.identifier, [1, end - begin], np.float32)
+        assert scalar is not None  # noqa: S101 - one of both
+        words = data.view(scalar.stored_dtype).astype(scalar.word_dtype, copy=False)
+        return words.view(scalar.dtype).reshape(1, end - begin)
+
+    return read
 
 
 def _has_values(tensor: Tensor) -> bool:

@@ -487,13 +487,14 @@ def _weighted(
     vector = np.asarray(importance[name])
     rows, columns = piece.tensor.matrix
     matrices = product(piece.parameter.shape[:-2])
+    shape = list(piece.parameter.shape)
     vectors = 1 if vector.ndim == 1 else len(vector) if vector.ndim == 2 else 0
     if vectors != matrices:
         found = f"{counted(vectors, 'vector')}, {list(vector.shape)}" if vectors else f"shape {list(vector.shape)}"
         raise ArgumentError(
             "the importance vectors do not fit",
             where=piece.place,
-            expected=f"{counted(matrices, 'vector')} of {columns}, one for each matrix of {list(piece.parameter.shape)}",
+            expected=f"{counted(matrices, 'vector')} of {columns}, one for each matrix of {shape}",
             found=found,
         )
     if vector.ndim == 1:

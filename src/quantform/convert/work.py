@@ -1,4 +1,4 @@
-"""Making the bytes of one object: copied, streamed, or encoded by a method in chunks of whole rows.
+"""Making the bytes of one object: copied, streamed, or encoded by a method in chunks of rows, or of parts of long rows.
 
 Chunks may be worked on by several threads; each is placed where it belongs, so that nothing depends on who is first.
 """
@@ -6,15 +6,16 @@ Chunks may be worked on by several threads; each is placed where it belongs, so 
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,9 @@ from quantform._native import thread_limit
 from quantform.convert.streams import Stream
 from quantform.errors import QuantformError, RecipeError
 from quantform.formats import Words
-from quantform.layouts import Layout
-from quantform.methods import Job, Method, Request
+from quantform.layouts import Layout, RowPlaneLayout
+from quantform.methods import Input, Job, Method, Request
+from quantform.methods.request import Span
 
 __all__ = ["CHUNK_VALUES", "Encoded", "Literal", "Segment", "Streamed", "Work", "Workers"]
 
@@ -32,10 +34,13 @@ Write = Callable[[int, Any], None]
 """Writes bytes at an offset of the object."""
 
 CHUNK_VALUES = 1 << 18
-"""Values encoded at a time; a row is never cut."""
+"""Values encoded at a time. A longer row is cut where its method, its layout and its source let it be."""
 
 _TILE_ROWS = 128
 _ZEROS = 1 << 16
+_COUNT = re.compile(r", (the only one|the first of \d+)$")
+# Parts of rows are multiples of it: whole groups, whole bytes of every plane, and whole blocks of a source.
+_WINDOW_COLUMNS = 1024
 
 
 def _cpus() -> int:
@@ -178,9 +183,12 @@ class Encoded(Work):
     divisors: int
 
     def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
-        """One task a chunk of whole rows, then one for the zeros between planes."""
+        """One task a chunk of rows or a part of a row, then one for the zeros between planes."""
         for segment in self.segments:
-            job: Job = self._guarded(partial(self.method.start, segment.request))
+            if self._cut(segment.request):
+                yield from self._windows(write, segment)
+                continue
+            job: Job = self._guarded(segment.request, 0, partial(self.method.start, segment.request))
             columns = max(1, segment.request.columns)
             rows = max(1, CHUNK_VALUES // columns)
             if segment.request.format.category == "block-scaled":
@@ -193,7 +201,7 @@ class Encoded(Work):
 
     def _task(self, write: Write, job: Job, start: int, first: int, end: int) -> Callable[[], int]:
         def task() -> int:
-            words: Words = self._guarded(partial(job.rows, first, end))
+            words: Words = self._guarded(job.request, first, partial(job.rows, first, end))
             written = 0
             for offset, data in self.layout.place(words, self.shape, start + first, self.divisors):
                 write(offset, data)
@@ -202,18 +210,79 @@ class Encoded(Work):
 
         return task
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call gives
-        """Errors of a user's own method become one of ours; those of ours stay what they are."""
+    def _cut(self, request: Request) -> bool:
+        return (
+            request.columns > max(CHUNK_VALUES, _WINDOW_COLUMNS)
+            and self.method.by_column
+            and isinstance(self.layout, RowPlaneLayout)
+            and all(source.window is not None for source in request.inputs)
+        )
+
+    def _windows(self, write: Write, segment: Segment) -> Iterator[Callable[[], int]]:
+        """Tasks for parts of rows, each with a request of its own."""
+        request = segment.request
+        step = max(_WINDOW_COLUMNS, CHUNK_VALUES // _WINDOW_COLUMNS * _WINDOW_COLUMNS)
+        for row in range(request.rows):
+            (span,) = request.spans(row, row + 1)
+            for begin in range(0, request.columns, step):
+                part = (begin, min(begin + step, request.columns))
+                yield partial(self._window, write, request, span, segment.first + row, part)
+
+    def _window(self, write: Write, request: Request, span: Span, row: int, part: tuple[int, int]) -> int:
+        """Some columns of one row of the object, which lie one after another in each plane."""
+        some = _part(self.method, request, span, part)
+        words: Words = self._guarded(some, 0, lambda: self.method.start(some).rows(0, 1))
+        layout = cast("RowPlaneLayout", self.layout)
+        packed = layout.pack(words)
+        planes = (layout.planes(request.format, shape) for shape in (words.shape, (1, part[0]), self.shape))
+        for source, before, target in zip(*planes, strict=True):
+            data = packed[source.offset : source.offset + source.row_bytes]
+            write(target.offset + row * target.row_bytes + before.row_bytes, data)
+        return sum(plane.row_bytes for plane in layout.planes(request.format, words.shape))
+
+    def _guarded(self, request: Request, row: int, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call gives
+        """Errors of a user's own method become one of ours and name the parameter; those of ours stay what they are."""
         try:
             return call()
-        except QuantformError:
+        except QuantformError as error:
+            if isinstance(error.found, str):
+                # How many more there are in the same chunk says nothing of the tensor.
+                error.found = _COUNT.sub("", error.found)
+            place = _place(request, row)
+            if self.method.parameters is None and place not in (error.where or ""):
+                error.at(place)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self.method.parameters is not None:
                 raise
             raise RecipeError(
-                f"the method failed: {type(error).__name__}: {error}", where=_line(error, self.method.name)
+                f"the method failed: {type(error).__name__}: {error}",
+                where=f"{_place(request, row)}, {_line(error, self.method.name)}",
             ) from error
+
+
+def _part(method: Method, request: Request, span: Span, part: tuple[int, int]) -> Request:
+    """A request for some columns of the one row of a span."""
+    begin, end = part
+    source = span.input
+    read = cast("Callable[[int, int, int], npt.NDArray[Any]]", source.window)
+    row, column = span.place
+    window = Input(
+        name=source.name,
+        shape=(1, end - begin),
+        values=lambda first, last: read(span.first, begin, end)[first:last],
+        place=(row, column + begin),
+    )
+    parameters = dict(request.parameters)
+    for parameter in method.parameters or ():
+        if parameter.per_column and parameters.get(parameter.name) is not None:
+            parameters[parameter.name] = np.asarray(parameters[parameter.name])[begin:end]
+    return replace(request, shape=(1, end - begin), inputs=(window,), parameters=parameters)
+
+
+def _place(request: Request, row: int) -> str:
+    """The parameter that a row belongs to."""
+    return next(request.spans(row, row + 1)).input.name if request.rows else request.inputs[0].name
 
 
 def _line(error: BaseException, name: str) -> str:

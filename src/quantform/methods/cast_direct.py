@@ -19,8 +19,8 @@ from quantform.methods.values import Faults, finite_pieces, pieces
 __all__ = ["CAST_DIRECT", "direct_words"]
 
 
-def direct_words(values: npt.NDArray[Any], first_row: int, target: Scalar) -> npt.NDArray[Any]:
-    """The words of `target` for values `[n, K]`.
+def direct_words(values: npt.NDArray[Any], place: tuple[int, int], target: Scalar) -> npt.NDArray[Any]:
+    """The words of `target` for values `[n, K]`, whose first row and column errors call `place`.
 
     The target's own type passes bit for bit, NaN payloads included. Everything else must be finite and fit: a
     floating-point target takes the nearest value, ties to even; `int32` takes integers of its range and nothing else.
@@ -32,16 +32,16 @@ def direct_words(values: npt.NDArray[Any], first_row: int, target: Scalar) -> np
         return np.ascontiguousarray(values).view(target.word_dtype)
     words = np.empty(values.shape, target.word_dtype)
     if target == SCALARS["int32"]:
-        for rows, integers in _exact_int32(values, first_row):
+        for rows, integers in _exact_int32(values, place):
             words[rows] = integers.view(np.uint32)
     else:
         numbers = values.astype(np.uint8) if values.dtype == np.bool_ else values
-        for rows, piece in finite_pieces(numbers, first_row, target.dtype):
+        for rows, piece in finite_pieces(numbers, place, target.dtype):
             words[rows] = piece.view(target.word_dtype)
     return words
 
 
-def _exact_int32(values: npt.NDArray[Any], first_row: int) -> Iterator[tuple[slice, npt.NDArray[np.int32]]]:
+def _exact_int32(values: npt.NDArray[Any], place: tuple[int, int]) -> Iterator[tuple[slice, npt.NDArray[np.int32]]]:
     least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     faults = Faults()
     for rows in pieces(*values.shape):
@@ -56,7 +56,7 @@ def _exact_int32(values: npt.NDArray[Any], first_row: int) -> Iterator[tuple[sli
         def refused(row: int, column: int, start: int = rows.start, fits: npt.NDArray[np.bool_] = fits) -> ValuesError:
             return ValuesError(
                 "the value is not an integer" if fits[row, column] else "the value does not fit int32",
-                where=f"row {first_row + start + row}, column {column}",
+                where=f"row {place[0] + start + row}, column {place[1] + column}",
                 expected=f"an integer from {least} to {most}",
                 found=str(values[start + row, column]),
             )
@@ -71,7 +71,7 @@ def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there a
     target = cast("DirectFormat", request.format)
 
     def encode(span: Span) -> DirectWords:
-        words = direct_words(span.values(), span.first, target.scalar)
+        words = direct_words(span.values(), span.place, target.scalar)
         return DirectWords(target, words.shape, words)
 
     return SpanJob(request, encode)
@@ -83,5 +83,6 @@ CAST_DIRECT = Method(
     takes="values",
     targets=tuple(record.name for record in DIRECT_FORMATS),
     section="3.1",
+    by_column=True,
     begin=_begin,
 )

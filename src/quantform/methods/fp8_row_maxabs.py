@@ -35,8 +35,8 @@ def row_scales(largest: F32, scale: np.dtype[Any]) -> npt.NDArray[Any]:
     return scales
 
 
-def encode_rows(values: npt.NDArray[Any], first_row: int, target: RowScaledFormat) -> RowScaledWords:
-    """The words of rows `[n, K]`, each by itself.
+def encode_rows(values: npt.NDArray[Any], place: tuple[int, int], target: RowScaledFormat) -> RowScaledWords:
+    """The words of rows `[n, K]`, each by itself; errors call the first row and column `place`.
 
     Raises:
         ValuesError: A value is not finite in BF16; a row's scale does not fit its type; a row is so small that the
@@ -45,7 +45,7 @@ def encode_rows(values: npt.NDArray[Any], first_row: int, target: RowScaledForma
     rows, columns = values.shape
     codes, scales = np.empty((rows, columns), np.uint8), np.empty(rows, np.uint16)
     faults = Faults()
-    for some, narrow in finite_pieces(values, first_row, SCALARS["bf16"].dtype):
+    for some, narrow in finite_pieces(values, place, SCALARS["bf16"].dtype):
         piece = narrow.astype(np.float32)
         largest = np.abs(piece).max(axis=1)
         multipliers = row_scales(largest, target.scale.dtype)
@@ -58,7 +58,7 @@ def encode_rows(values: npt.NDArray[Any], first_row: int, target: RowScaledForma
             name = target.scale.name
             return ValuesError(
                 f"no {name} scale encodes the row",
-                where=f"row {first_row + start + row}",
+                where=f"row {place[0] + start + row}",
                 expected=f"a largest magnitude whose 448th part is finite in {name}, and its reciprocal in fp32",
                 found=f"a largest magnitude of {largest[row]}",
                 hint="A direct format such as bf16 holds such values",
@@ -77,7 +77,7 @@ def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there a
     target = cast("RowScaledFormat", request.format)
 
     def encode(span: Span) -> RowScaledWords:
-        return encode_rows(span.values(), span.first, target)
+        return encode_rows(span.values(), span.place, target)
 
     return SpanJob(request, encode)
 

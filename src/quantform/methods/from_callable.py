@@ -45,7 +45,7 @@ class _CallableJob(Job):
     divisor: set[int] = field(default_factory=set)
 
     def rows(self, first: int, end: int) -> Words:
-        next(self.request.spans(first, end))  # refuses a range that leaves the target
+        span = next(self.request.spans(first, end))  # refuses a range that leaves the target
         found = self.read(first, end)
         target, shape = self.request.format, (end - first, self.request.columns)
         if isinstance(target, DirectFormat) and isinstance(found, np.ndarray):
@@ -55,7 +55,7 @@ class _CallableJob(Job):
         if not isinstance(found, Words) or found.format.name != target.name or found.shape != shape:
             what = f"{found.format} {list(found.shape)}" if isinstance(found, Words) else type(found).__name__
             raise self._refusal(f"words of {target} {list(shape)}", what)
-        validate(found, first)
+        validate(found, span.place[0])
         if isinstance(found, Nvfp4Words):
             self.divisor.update(found.divisors.tolist())
             if len(found.divisors) != 1 or len(self.divisor) != 1:

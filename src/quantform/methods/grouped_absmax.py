@@ -70,7 +70,7 @@ def absmax_groups(groups: F32, target: GroupedFormat) -> tuple[Codes, F16]:
 
 def encode_grouped(
     values: npt.NDArray[Any],
-    first_row: int,
+    place: tuple[int, int],
     target: GroupedFormat,
     encode: Callable[[F32], tuple[Codes, F16]],
 ) -> GroupedWords:
@@ -78,7 +78,7 @@ def encode_grouped(
 
     Args:
         values: Numbers of any type but booleans.
-        first_row: What the first row is called in an error.
+        place: What the first row and column are called in an error; the column begins a group.
         target: The format.
         encode: Gives codes `[m, G]` and scales `[m]` of groups `[m, G]`, which are whole rows' groups in order. Lanes
             beyond K are zeros, which change no group's scale or code.
@@ -90,7 +90,7 @@ def encode_grouped(
     size, count = target.group, target.groups(columns)
     faults = Faults()
     codes, scales = np.empty((rows, columns), np.int8), np.empty((rows, count), np.uint16)
-    for some, piece in finite_pieces(values, first_row, np.float32):
+    for some, piece in finite_pieces(values, place, np.float32):
         if columns % size:
             padded = np.zeros((len(piece), count * size), np.float32)
             padded[:, :columns] = piece
@@ -102,7 +102,7 @@ def encode_grouped(
             amax = np.abs(groups[row * count + group]).max()
             return ValuesError(
                 f"the scale of a group does not fit binary16: largest magnitude / {target.qmax}",
-                where=f"row {first_row + start + row}, group {group}",
+                where=f"row {place[0] + start + row}, group {place[1] // size + group}",
                 expected=f"magnitudes below about {65520 * target.qmax}",
                 found=str(amax),
                 hint="A direct format such as bf16 holds such values",
@@ -124,7 +124,7 @@ def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there a
     target = grouped_format(request)
 
     def encode(span: Span) -> GroupedWords:
-        return encode_grouped(span.values(), span.first, target, lambda groups: absmax_groups(groups, target))
+        return encode_grouped(span.values(), span.place, target, lambda groups: absmax_groups(groups, target))
 
     return SpanJob(request, encode)
 
@@ -135,5 +135,6 @@ GROUPED_ABSMAX = Method(
     takes="values",
     targets=tuple(record.name for record in ENCODED_FORMATS),
     section="7.2",
+    by_column=True,
     begin=_begin,
 )

@@ -236,7 +236,7 @@ def _begin(request: Request, options: Options) -> Job:
         return codes, scales
 
     def encode(span: Span) -> GroupedWords:
-        return encode_grouped(span.values(), span.first, target, search)
+        return encode_grouped(span.values(), span.place, target, search)
 
     return SpanJob(request, encode)
 
@@ -247,11 +247,13 @@ GROUPED_SEARCH = Method(
     takes="values",
     targets=tuple(record.name for record in ENCODED_FORMATS),
     section="7",
+    by_column=True,
     parameters=(
         Parameter(
             name="importance",
             type="K numbers",
             default=None,
+            per_column=True,
             meaning="The weight of each column's squared error, finite and nonnegative; without it every one is 1.",
             check=_importance,
         ),

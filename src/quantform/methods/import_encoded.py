@@ -89,15 +89,15 @@ def _imported(span: Span, words: Words, target: Format) -> Words:
         if isinstance(target, GgufFormat) and stored.profile == target.profile:
             return replace(words, format=target)
         if isinstance(target, GroupedFormat) and stored.profile.name in MOVED_BLOCKS.get(target.name, ()):
-            moved = move_blocks(words, stored.profile, target, span.first)
+            moved = move_blocks(words, stored.profile, target, span.place[0])
             try:
-                return validate(moved, span.first)
+                return validate(moved, span.place[0])
             except WordsError as error:
                 name = stored.profile.name
                 error.hint = f"{target} holds only some {name} blocks; choose another format for this tensor"
                 raise
     elif stored.name == target.name:
-        return validate(words, span.first)
+        return validate(words, span.place[0])
     raise UnsupportedError(
         f"{target} does not hold the words of {stored} without rounding",
         expected=_sources(target),
@@ -146,7 +146,7 @@ class _Nvfp4Job(Job):
         if other.size:
             raise WordsError(
                 "rows of one source matrix have different divisors",
-                where=f"row {span.first}",
+                where=f"row {span.place[0]}",
                 expected=hex_word(int(expected), SCALARS["fp32"]),
                 found=hex_word(int(other[0]), SCALARS["fp32"]),
             )

@@ -41,6 +41,7 @@ class Parameter:
         default: The value where none is given.
         meaning: One sentence for listings.
         check: Takes the given value and the request, gives the value that the method uses.
+        per_column: Whether it has one value a column, so that a part of a row takes a part of it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Parameter:
     default: object
     meaning: str
     check: Callable[[Any, Request], Any]
+    per_column: bool = False
 
 
 class Job(ABC):
@@ -120,6 +122,8 @@ class Method:
         section: Where its arithmetic is defined.
         parameters: What it takes; None lets anything through to a Python callable.
         begin: Starts a checked request.
+        by_column: Whether a part of a row that begins at a multiple of 128 columns has the words that it has in the
+            whole row.
     """
 
     name: str
@@ -129,6 +133,7 @@ class Method:
     section: str
     parameters: tuple[Parameter, ...] | None = ()
     begin: Callable[[Request, Options], Job]
+    by_column: bool = False
 
     def start(self, request: Request) -> Job:
         """Check a request and start it; see `check`."""

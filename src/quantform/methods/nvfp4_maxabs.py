@@ -59,8 +59,8 @@ def weight_divisor(largest: np.float32) -> np.float32:
     return divisor
 
 
-def encode_rows(values: npt.NDArray[Any], first_row: int, divisor: np.float32) -> Nvfp4Words:
-    """The words of rows `[n, K]` under a divisor.
+def encode_rows(values: npt.NDArray[Any], place: tuple[int, int], divisor: np.float32) -> Nvfp4Words:
+    """The words of rows `[n, K]` under a divisor; errors call the first row and column `place`.
 
     Raises:
         ValuesError: A value is not finite in binary32.
@@ -68,7 +68,7 @@ def encode_rows(values: npt.NDArray[Any], first_row: int, divisor: np.float32) -
     rows, columns = values.shape
     codes = np.empty((rows, columns // 2), np.uint8)
     scales = np.empty((rows, columns // NVFP4.group), np.uint8)
-    for some, piece in finite_pieces(values, first_row, np.float32):
+    for some, piece in finite_pieces(values, place, np.float32):
         scaled = (piece * divisor).reshape(-1, NVFP4.group)
         raw = np.abs(scaled).max(axis=1) / _E2M1_MAX
         words = e4m3fn_words(np.minimum(raw, E4M3FN_MAX))
@@ -85,7 +85,7 @@ def _largest(source: Input) -> np.float32:
     largest = np.float32(0)
     for first in range(0, source.rows, step):
         span = Span(source, first, min(first + step, source.rows))
-        for _, piece in finite_pieces(span.values(), first, np.float32):
+        for _, piece in finite_pieces(span.values(), span.place, np.float32):
             largest = np.maximum(largest, np.abs(piece).max())
     return largest
 
@@ -104,7 +104,7 @@ def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there a
     divisor = weight_divisor(largest)
 
     def encode(span: Span) -> Nvfp4Words:
-        return encode_rows(span.values(), span.first, divisor)
+        return encode_rows(span.values(), span.place, divisor)
 
     return SpanJob(request, encode)
 

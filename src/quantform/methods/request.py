@@ -39,6 +39,11 @@ class Input:
             the tensor is not stored as words of a format.
         divisors: For NVFP4 words that stack several source matrices: their binary32 divisor words, one for each
             `N / len(divisors)` rows; no read then crosses two of them. None: the words carry the only one there is.
+        window: Gives columns `begin` to `end` of one row as numbers `[1, end - begin]` without reading the others,
+            called with the row, `begin` and `end`, which are multiples of 1024 but for the end of a row. None where rows
+            are only read whole.
+        place: What the first row and the first column are called in error messages, where the input is some part of a
+            larger tensor.
     """
 
     name: str
@@ -46,6 +51,8 @@ class Input:
     values: Callable[[int, int], Array] | None = None
     words: Callable[[int, int], Words] | None = None
     divisors: npt.NDArray[np.uint32] | None = None
+    window: Callable[[int, int, int], Array] | None = None
+    place: tuple[int, int] = (0, 0)
 
     @property
     def rows(self) -> int:
@@ -83,6 +90,12 @@ class Span:
     input: Input
     first: int
     end: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What errors call the first row and the first column."""
+        row, column = self.input.place
+        return row + self.first, column
 
     def values(self) -> Array:
         """Their numbers, `[end - first, K]`, in the type they are stored in, native byte order.

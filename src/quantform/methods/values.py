@@ -53,12 +53,12 @@ class Faults:
             raise self.error
 
 
-def finite_pieces(values: Array, first_row: int, dtype: npt.DTypeLike) -> Iterator[tuple[slice, Array]]:
+def finite_pieces(values: Array, place: tuple[int, int], dtype: npt.DTypeLike) -> Iterator[tuple[slice, Array]]:
     """`values` piece by piece, as `dtype`, each rounded once from the type it is stored in.
 
     Args:
         values: `[n, K]` of any number type but booleans.
-        first_row: What the first row is called in an error.
+        place: What the first row and column are called in an error.
         dtype: A floating-point type.
 
     Yields:
@@ -78,8 +78,8 @@ def finite_pieces(values: Array, first_row: int, dtype: npt.DTypeLike) -> Iterat
         def refused(row: int, column: int, start: int = rows.start) -> ValuesError:
             value = values[start + row, column]
             problem = f"the value does not fit {wanted.name}" if np.isfinite(value) else "the value is not finite"
-            place = f"row {first_row + start + row}, column {column}"
-            return ValuesError(problem, where=place, expected=f"finite {wanted.name} values", found=str(value))
+            where = f"row {place[0] + start + row}, column {place[1] + column}"
+            return ValuesError(problem, where=where, expected=f"finite {wanted.name} values", found=str(value))
 
         faults.add(~np.isfinite(piece), refused)
         if not faults.count:

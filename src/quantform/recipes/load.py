@@ -89,7 +89,7 @@ def _function(raw: bytes, path: Path, name: str) -> Configure:
     module.__file__ = str(path)
     try:
         exec(compile(raw, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what a recipe is
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _blamed(error, path) from error
     found = getattr(module, name, None)
     if not callable(found):
@@ -108,13 +108,13 @@ def _guarded(configure: Configure, path: Path) -> Configure:
     def guarded(model: Model, recipe: Recipe, sources: Mapping[str, Source[Any]]) -> object:
         try:
             return configure(model, recipe, sources)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _blamed(error, path) from error
 
     return guarded
 
 
-def _blamed(error: Exception, path: Path) -> RecipeError:
+def _blamed(error: BaseException, path: Path) -> RecipeError:
     """One error that names the file's line and function, for whatever its code raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = str(path)
