@@ -218,6 +218,58 @@ def test_blocks_of_stacked_experts() -> None:
     same(tensor.decode(rows=[5, 2, 3]), want.reshape(6, 4)[[5, 2, 3]])
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 1), (2, 3)])
+@pytest.mark.parametrize("settings", [None, FP8_CHANNEL])
+def test_one_scale_a_row_of_stacked_experts(shape: tuple[int, ...], settings: Any) -> None:
+    scales = f32([1, 2, 3, 4, 5, 0.1])
+    tensor = weight(
+        {"e.weight": f8(np.full((2, 3, 4), 0x3C)), "e.weight_scale": scales.reshape(shape)}, settings, "e.weight"
+    )
+    want = np.repeat(scales[:, None] * np.float32(1.5), 4, axis=1)
+    assert (tensor.convention, tensor.importable, tensor.shape) == ("fp8-per-row", False, (2, 3, 4))
+    same(tensor.decode(), want.reshape(2, 3, 4))
+    same(tensor.decode(rows=[5, 0, 3]), want[[5, 0, 3]])
+
+
+@pytest.mark.parametrize("scales", [f32([2, 3]), f32([[[2]], [[3]]]), f32([[2], [3]]), f32(2), f32([2])], ids=str)
+@pytest.mark.parametrize("settings", [None, FP8_TENSOR])
+def test_one_scale_an_expert_or_one_for_all(scales: np.ndarray, settings: Any) -> None:
+    tensor = weight({"e.weight": f8(np.full((2, 3, 4), 0x38)), "e.weight_scale": scales}, settings, "e.weight")
+    want = np.broadcast_to(f32([[[2]], [[3 if scales.size == 2 else 2]]]), (2, 3, 4))
+    assert (tensor.convention, tensor.importable) == ("fp8-per-tensor", False)
+    same(tensor.decode(), want)
+    same(tensor.decode(rows=[5, 2, 3]), want.reshape(6, 4)[[5, 2, 3]])
+
+
+@pytest.mark.parametrize("divisors", [f32([0.25, 0.5]), f32([[0.25], [0.5]]), f32(0.25)], ids=str)
+def test_nvfp4_of_stacked_experts(divisors: np.ndarray) -> None:
+    tensors = {
+        "x.up": np.array([[CODES] * 3] * 2, np.uint8),
+        "x.up_weight_scale": f8([[[0x38], [0x40], [0x48]]] * 2),
+        "x.up_weight_scale_2": divisors,
+        "x.up_input_scale": f32(1),
+    }
+    checkpoint = Checkpoint(ArraySource(tensors), {"quantization_config": {"quant_algo": "NVFP4"}})
+    assert list(checkpoint) == ["x.up"]
+    tensor = checkpoint["x.up"]
+    assert isinstance(tensor, QuantizedWeight)
+    assert (tensor.convention, tensor.importable, tensor.shape) == ("modelopt-nvfp4-bank", False, (2, 3, 16))
+    second = 0.5 if divisors.size == 2 else 0.25
+    want = np.stack([GRID * f32(one) for first in (0.25, second) for one in (first, first * 2, first * 4)])
+    same(tensor.decode(), want.reshape(2, 3, 16))
+    same(tensor.decode(rows=[4, 0, 4]), want[[4, 0, 4]])
+    with pytest.raises(UnsupportedError, match=r"not words of a registered format"):
+        tensor.words()
+
+
+def test_illegal_words_of_stacked_experts_are_named() -> None:
+    bank = {"weight": np.array([[CODES] * 3] * 2, np.uint8), "weight_scale": f8([[[0x38]] * 3, [[0x38], [0xB8], [0]]])}
+    with pytest.raises(WordsError, match=r"'p.weight_scale', row 4, group 0.*0xB8"):
+        weight(modelopt(**bank)).decode()
+    with pytest.raises(WordsError, match=r"'p.weight_scale_2', element 1.*-1.0"):
+        weight(modelopt(**bank, weight_scale_2=f32([1, -1]))).decode(rows=[3])
+
+
 def test_modelopt_writes_blocks_with_axes_of_one() -> None:
     settings = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}}
     scales = f32([[1, 2], [3, 4]]).reshape(2, 1, 2, 1)
@@ -400,7 +452,10 @@ HEADER_FAULTS: list[tuple[str, dict[str, Any], Any, str]] = [
     ("rows: scales in F16", rows(np.array([1, 2], np.float16)), None, "expected bf16 or fp32.*found fp16"),
     ("rows: scales as exponents", rows(np.array([1, 2], np.uint8)), None, "found uint8"),
     ("rows: one scale where the config says rows", rows(f32([1])), FP8_CHANNEL, r"\[2, 1\].*found fp32 \[1\]"),
-    ("rows: a bank", rows(f32(1), weight=f8(np.zeros((2, 2, 2)))), None, "no matrix"),
+    ("rows: a vector", rows(f32(1), weight=f8(np.zeros(2))), None, "no matrix"),
+    ("rows: a bank with other scales", rows(f32([1, 2, 3]), weight=f8(np.zeros((2, 2, 2)))), FP8_TENSOR, r"\[2, 1, 1\].*found fp32 \[3\]"),
+    ("NVFP4: a bank with other divisors", modelopt(weight=np.zeros((2, 2, 8), np.uint8), weight_scale=f8(np.zeros((2, 2, 1))), weight_scale_2=f32([1, 2, 3])), None, r"\[2\] or.*found fp32 \[3\]"),
+    ("NVFP4: a bank with K no multiple of 16", modelopt(weight=np.zeros((2, 2, 9), np.uint8)), None, "whole groups.*found 18"),
     ("rows: no scale, and the config says FP8", rows(None), FP8_CHANNEL, "lacks one.*'p.weight_scale'.*8-bit float"),
     ("rows: the config ignores it", rows(f32(1)), {"quantization_config": {"config_groups": {}, "ignore": ["p"]}}, "config says that it is not"),
     ("rows: no group targets it", rows(f32(1)), {"quantization_config": {"config_groups": {"g": {"targets": ["q"], "weights": {"type": "float"}}}}}, "config says that it is not.*'p'"),

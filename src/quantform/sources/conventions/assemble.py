@@ -7,7 +7,7 @@ from typing import Any
 from quantform.errors import FileError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
-from quantform.sources.conventions.nvfp4 import Nvfp4Weight
+from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
 from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
@@ -220,7 +220,11 @@ class Assembler:
         if pre_quant_scale in self._source:
             parts["pre_quant_scale"] = self._source[pre_quant_scale]
             return self._unsupported(base, parts, "NVFP4 codes of a weight whose inputs are scaled (pre_quant_scale)")
-        return self._shifted(base, parts) or Nvfp4Weight(base, parts, self._where, reciprocal=reciprocal)
+        shifted = self._shifted(base, parts)
+        if shifted is not None:
+            return shifted
+        kind = Nvfp4Bank if len(parts["codes"].shape) == 3 else Nvfp4Weight
+        return kind(base, parts, self._where, reciprocal=reciprocal)
 
     def _mxfp4(self, base: str, names: dict[str, str]) -> QuantizedWeight:
         parts = self._present(names)
@@ -247,7 +251,7 @@ class Assembler:
             )
         if scheme is not None and scheme.group_size is not None:
             if scheme.group_size == tensor.shape[-1] and not exponents:
-                return RowScaledWeight(base, parts, self._where, per_tensor=False)
+                return self._by_row(base, parts, per_tensor=False)
             name = "mxfp8" if exponents else "fp8-group"
             block = (1, scheme.group_size)
             return ScaledWeight(base, parts, self._where, convention=name, block=block, exponents=exponents)
@@ -259,8 +263,13 @@ class Assembler:
                 found=f"{names['scales']!r} {list(scales.shape)}",
                 hint="Put the checkpoint's config.json beside it",
             )
-        per_tensor = scales.size == 1 if scheme is None else scheme.strategy == "tensor"
-        if scheme is None and not per_tensor and scales.shape not in {tensor.shape[:1], (*tensor.shape[:1], 1)}:
+        leading, by_row = tensor.shape[:-2], {tensor.shape[:-1], (*tensor.shape[:-1], 1)}
+        by_matrix = {leading, (*leading, 1), (*leading, 1, 1)} if leading else set()
+        if scheme is not None:
+            per_tensor = scheme.strategy == "tensor"
+        else:
+            per_tensor = scales.size == 1 or scales.shape in by_matrix
+        if scheme is None and not per_tensor and scales.shape not in by_row:
             raise FileError(
                 "nothing says what the weight's scales mean",
                 where=self._at(base),
@@ -268,7 +277,15 @@ class Assembler:
                 found=f"{names['scales']!r} {list(scales.shape)}",
                 hint="Put the checkpoint's config.json beside it",
             )
-        return RowScaledWeight(base, parts, self._where, per_tensor=per_tensor)
+        return self._by_row(base, parts, per_tensor=per_tensor)
+
+    def _by_row(self, base: str, parts: dict[str, Tensor], *, per_tensor: bool) -> QuantizedWeight:
+        shape = parts["codes"].shape
+        if len(shape) <= 2:
+            return RowScaledWeight(base, parts, self._where, per_tensor=per_tensor)
+        name = "fp8-per-tensor" if per_tensor else "fp8-per-row"
+        block = (max(1, shape[-2]) if per_tensor else 1, max(1, shape[-1]))
+        return ScaledWeight(base, parts, self._where, convention=name, block=block, whole=per_tensor)
 
     def _scheme(self, base: str) -> Scheme | None:
         """The config's scheme of a weight whose tensors are quantized; None where there is no config that says.

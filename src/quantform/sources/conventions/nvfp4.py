@@ -18,7 +18,7 @@ from quantform.formats.checks import Tally, hex_word
 from quantform.sources._protocol import Tensor
 from quantform.sources.conventions.weight import Chosen, QuantizedWeight, positive_scalar, require, row_words
 
-__all__ = ["Nvfp4Weight"]
+__all__ = ["Nvfp4Bank", "Nvfp4Weight"]
 
 _GROUP = 16
 _LARGEST_SCALE = 0x7E
@@ -80,16 +80,64 @@ class Nvfp4Weight(QuantizedWeight):
         divisors = np.array([self.divisor()], np.uint32)
         codes = row_words(self.parts["codes"], chosen)
         scales = row_words(self.parts["scales"], chosen)
-
-        def scale_at(row: int, group: int) -> tuple[str, str]:
-            place = f"{self.where('scales')}, row {int(chosen[row])}, group {group}"
-            return place, hex_word(int(scales[row, group]), SCALARS["e4m3fn"])
-
-        tally = Tally("a scale of the weight is not legal", "a finite E4M3FN word without sign, 0x00 to 0x7E", scale_at)
-        tally.add(scales > _LARGEST_SCALE)
-        tally.settle()
+        _check_scales(self, chosen, scales)
         return Nvfp4Words(FORMATS["nvfp4"], (len(chosen), self.shape[1]), codes, scales, divisors)
 
     def _values(self, chosen: Chosen) -> npt.NDArray[np.float32]:
         values: npt.NDArray[np.float32] = self.words(chosen).decode("float32")
         return values
+
+
+class Nvfp4Bank(QuantizedWeight):
+    """A bank `[E, N, K]` of NVFP4 matrices, with one divisor for each or one for all; it has values and no words.
+
+    Args:
+        name: The logical name.
+        parts: `codes`, `scales` and `global`, and perhaps `input`, which is not used.
+        source: The file, for errors.
+        reciprocal: Whether the stored numbers multiply, as ModelOpt's do.
+    """
+
+    def __init__(self, name: str, parts: dict[str, Tensor], source: str, *, reciprocal: bool) -> None:
+        codes = parts["codes"]
+        convention = f"{'modelopt' if reciprocal else 'compressed-tensors'}-nvfp4-bank"
+        super().__init__(name, (*codes.shape[:-1], codes.shape[-1] * 2), convention, parts, source)
+        self.convention = convention
+        self._reciprocal = reciprocal
+        experts, rows, columns = self.shape
+        if columns == 0 or columns % _GROUP:
+            raise FileError(
+                "a row of an NVFP4 weight is not whole groups",
+                where=self.where("codes"),
+                expected=f"K a positive multiple of {_GROUP}",
+                found=columns,
+            )
+        require(self, "codes", ("uint8",), (codes.shape,))
+        require(self, "scales", ("e4m3fn",), ((experts, rows, columns // _GROUP),))
+        one = parts["global"].size == 1
+        require(self, "global", ("fp32",), () if one else ((experts,), (experts, 1), (experts, 1, 1)))
+
+    def _values(self, chosen: Chosen) -> npt.NDArray[np.float32]:
+        numbers = np.asarray(chosen, np.int64)
+        expert = numbers // max(1, self.shape[1])
+        if self.parts["global"].size == 1:
+            expert = np.zeros_like(expert)
+        needed, inverse = np.unique(expert, return_inverse=True)
+        divisors = np.array(
+            [positive_scalar(self, "global", reciprocal=self._reciprocal, index=int(one)) for one in needed], np.uint32
+        )
+        codes, scales = row_words(self.parts["codes"], chosen), row_words(self.parts["scales"], chosen)
+        _check_scales(self, chosen, scales)
+        words = Nvfp4Words(FORMATS["nvfp4"], (len(numbers), self.shape[2]), codes, scales, divisors[inverse])
+        values: npt.NDArray[np.float32] = words.decode("float32")
+        return values
+
+
+def _check_scales(weight: QuantizedWeight, chosen: Chosen, scales: npt.NDArray[np.uint8]) -> None:
+    def scale_at(row: int, group: int) -> tuple[str, str]:
+        place = f"{weight.where('scales')}, row {int(chosen[row])}, group {group}"
+        return place, hex_word(int(scales[row, group]), SCALARS["e4m3fn"])
+
+    tally = Tally("a scale of the weight is not legal", "a finite E4M3FN word without sign, 0x00 to 0x7E", scale_at)
+    tally.add(scales > _LARGEST_SCALE)
+    tally.settle()

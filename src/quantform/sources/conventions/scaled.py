@@ -41,6 +41,7 @@ class ScaledWeight(QuantizedWeight):
         convention: What the form is called.
         block: `(height, width)` of a scale's block, both at least 1.
         packed: Whether the codes are E2M1, two in a byte, the low half first; else they are E4M3FN.
+        whole: Whether each block is a whole matrix; then the scales may also be `[E]` for E of them, or just one.
         exponents: Whether the scales are 8-bit exponents; else they are BF16 or binary32.
     """
 
@@ -54,6 +55,7 @@ class ScaledWeight(QuantizedWeight):
         block: tuple[int, int],
         packed: bool = False,
         exponents: bool = False,
+        whole: bool = False,
     ) -> None:
         codes = parts["codes"]
         if len(codes.shape) < 2:
@@ -66,6 +68,7 @@ class ScaledWeight(QuantizedWeight):
         self.block = block
         self._packed = packed
         self._exponents = exponents
+        self._whole = whole
         *leading, rows, columns = shape
         self._grid = (ceil_div(rows, block[0]), ceil_div(columns, block[1]))
         require(self, "codes", ("uint8",) if packed else ("e4m3fn",), (codes.shape,))
@@ -93,6 +96,12 @@ class ScaledWeight(QuantizedWeight):
     def _scale_shapes(self, leading: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         down, across = self._grid
         shapes: list[tuple[int, ...]] = [(*leading, down, across)]
+        if self._whole and self.parts["scales"].size == 1:
+            return ()
+        if leading and across == 1:
+            shapes.append((*leading, down))
+        if leading and self._whole:
+            shapes.append(leading)
         if not leading:
             shapes.append((down, 1, across, 1))  # as ModelOpt writes blocks
             if across == 1:
@@ -145,8 +154,9 @@ class ScaledWeight(QuantizedWeight):
         rows = self.shape[-2]
         numbers = np.asarray(chosen, np.int64)
         bank, row = np.divmod(numbers, max(1, rows))
-        needed, inverse = np.unique(bank * down + row // height, return_inverse=True)
         tensor = self.parts["scales"]
+        block = np.zeros_like(numbers) if tensor.size == 1 else bank * down + row // height
+        needed, inverse = np.unique(block, return_inverse=True)
         words = [flat_words(tensor, first * across, end * across) for first, end in runs(needed)]
         joined = np.concatenate(words).reshape(len(needed), across) if words else np.zeros((0, across), np.uint8)
         scales = self._scale_values(joined)

@@ -243,18 +243,19 @@ def flat_words(tensor: Tensor, first: int, end: int) -> Array:
     return data.view(scalar.stored_dtype).astype(scalar.word_dtype, copy=False)
 
 
-def positive_scalar(weight: QuantizedWeight, part: str, *, reciprocal: bool) -> np.uint32:
-    """The binary32 word of a companion of one element, or of its reciprocal, rounded once.
+def positive_scalar(weight: QuantizedWeight, part: str, *, reciprocal: bool, index: int = 0) -> np.uint32:
+    """The binary32 word of an element of a companion, or of its reciprocal, rounded once.
 
     Raises:
         WordsError: The number, or its reciprocal, is not finite and positive.
     """
-    word = flat_words(weight.parts[part], 0, 1)[0]
+    word = flat_words(weight.parts[part], index, index + 1)[0]
+    where = weight.where(part) + (f", element {index}" if weight.parts[part].size > 1 else "")
     stored = float(np.array(word).view(np.float32))
     if not 0 < stored < np.inf:
         raise WordsError(
             "the divisor of the weight is not legal" if not reciprocal else "the scale of the weight is not legal",
-            where=weight.where(part),
+            where=where,
             expected="a finite positive binary32 number",
             found=f"0x{int(word):08X} ({stored})",
         )
@@ -265,7 +266,7 @@ def positive_scalar(weight: QuantizedWeight, part: str, *, reciprocal: bool) -> 
     if not 0 < divisor < np.inf:
         raise WordsError(
             "the scale has no finite positive reciprocal, which the divisor would be",
-            where=weight.where(part),
+            where=where,
             expected="1 / scale within binary32",
             found=f"0x{int(word):08X} ({stored})",
         )
