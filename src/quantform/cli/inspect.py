@@ -12,7 +12,8 @@ import typer
 from quantform._sizes import human_bytes, product
 from quantform.cli._output import plain, print_json, print_table
 from quantform.errors import QuantformError
-from quantform.sources import GGUFSource, Source, Tensor, open_source
+from quantform.sources import Checkpoint, GGUFSource, Source, Tensor, open_source
+from quantform.sources.conventions import QuantizedWeight, UnsupportedWeight
 
 __all__ = ["register"]
 
@@ -32,7 +33,8 @@ def inspect(
 ) -> None:
     """Show what is in FILE: its tensors, their shapes, formats and sizes, and totals by format.
 
-    Only headers are read, whatever the size of the file.
+    Only headers are read, whatever the size of the file. The quantized weights of a checkpoint are listed as what they
+    are together, with the convention that they follow as their format.
     """
     with open_source(file) as source:
         if json:
@@ -58,7 +60,13 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
         print_table(("metadata", "value"), [(key, _short(_value(source, key))) for key in source.metadata])
         typer.echo()
     rows_of_tensors = [
-        (tensor.name, _shape(tensor.shape), tensor.format, f"{tensor.bits_per_weight:.4g}", human_bytes(tensor.nbytes))
+        (
+            tensor.name,
+            _shape(tensor.shape),
+            _format(tensor),
+            f"{tensor.bits_per_weight:.4g}",
+            human_bytes(tensor.nbytes),
+        )
         for tensor in tensors
     ]
     print_table(("tensor", "shape", "format", "bits/weight", "size"), rows_of_tensors, right=(3, 4))
@@ -78,6 +86,10 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
         ],
         right=(1, 2, 3, 4),
     )
+    for heading, reasons in (("cannot be read", _unreadable(source)), ("left out", _dropped(source))):
+        if reasons:
+            typer.echo()
+            print_table((heading, "reason"), [(one["name"], one["reason"]) for one in reasons])
 
 
 def _document(source: Source[Any]) -> dict[str, Any]:
@@ -92,21 +104,39 @@ def _document(source: Source[Any]) -> dict[str, Any]:
             {
                 "name": tensor.name,
                 "shape": list(tensor.shape),
-                "format": tensor.format,
+                "format": _format(tensor),
                 "bytes": tensor.nbytes,
                 "bits_per_weight": tensor.bits_per_weight,
             }
             for tensor in tensors
         ],
         "totals": _totals(tensors),
+        "unreadable": _unreadable(source),
+        "dropped": _dropped(source),
     }
+
+
+def _format(tensor: Tensor) -> str:
+    return tensor.convention if isinstance(tensor, QuantizedWeight) else tensor.format
+
+
+def _unreadable(source: Source[Any]) -> list[dict[str, str]]:
+    """The weights of a checkpoint that can only be listed, and why."""
+    weights = [tensor for tensor in source.values() if isinstance(tensor, UnsupportedWeight)]
+    return [{"name": weight.name, "reason": weight.reason} for weight in weights]
+
+
+def _dropped(source: Source[Any]) -> list[dict[str, str]]:
+    """The tensors of a checkpoint that no weight needs, and why."""
+    dropped = source.dropped if isinstance(source, Checkpoint) else ()
+    return [{"name": one.name, "reason": one.reason} for one in dropped]
 
 
 def _totals(tensors: Iterable[Tensor]) -> dict[str, dict[str, Any]]:
     """Counts by format and, last, of all; formats with the most bytes first."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault(tensor.format, []).append(tensor)
+        groups.setdefault(_format(tensor), []).append(tensor)
     ordered = sorted(groups.items(), key=lambda item: -sum(tensor.nbytes for tensor in item[1]))
     if len(ordered) != 1:
         ordered.append(("total", [tensor for _, members in ordered for tensor in members]))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from quantform._files import MappedFile
-from quantform.errors import ArgumentError, FileError
+from quantform.errors import ArgumentError, FileError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.arrays import ArraySource
-from quantform.sources.conventions import Checkpoint
+from quantform.sources.conventions import Checkpoint, is_code
 from quantform.sources.gguf import GGUFSource, GGUFTensor
 from quantform.sources.ninfer import NinferSource, NinferTensor
 from quantform.sources.safetensors import SafetensorsSource, SafetensorsTensor
@@ -38,19 +38,23 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
     """Open a file of tensors, told by its first bytes.
 
     GGUF (any file of a split model), safetensors (a file, an index, or a directory), `.ninfer` (the entry file).
+    A safetensors checkpoint with quantized weights is a `Checkpoint`: they are put together, and the tensors that make
+    them up do not appear; `SafetensorsSource` gives these. One without is a `SafetensorsSource`.
 
     Returns:
         A mapping of names to tensors, to be used as a context manager. Only headers have been read.
 
     Raises:
-        FileError: The file cannot be read, is of no known kind, or breaks the rules of its format.
+        FileError: The file cannot be read, is of no known kind, or breaks the rules of its format; or there are codes
+            and the config that says what they mean is malformed.
+        UnsupportedError: There are codes, and the config that says what they mean holds a pattern that is not read.
     """
     try:
         target = Path(path)
     except TypeError:
         raise ArgumentError("not a path", expected="text or os.PathLike", found=repr(path)) from None
     if target.is_dir() or target.name.endswith((".safetensors", ".safetensors.index.json")):
-        return SafetensorsSource(target)
+        return _safetensors(target)
     with MappedFile(target) as file:
         head = file.read(0, min(8, file.size))
     for magic, source in _MAGICS:
@@ -63,10 +67,26 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
             hint="Open the entry file, whose name is this one's without '.part-NNNN'",
         )
     if looks_like_safetensors(target):
-        return SafetensorsSource(target)
+        return _safetensors(target)
     raise FileError(
         "not a file of tensors",
         where=str(target),
         expected="the magic 'GGUF' or 'NINFER', or a safetensors header",
         found=repr(head) if head else "an empty file",
     )
+
+
+def _safetensors(path: Path) -> Source[Any]:
+    source = SafetensorsSource(path)
+    try:
+        checkpoint = Checkpoint(source)
+    except QuantformError:
+        # A config that nobody can understand matters only where it would say what codes mean.
+        if not any(is_code(tensor) for tensor in source.values()):
+            return source
+        source.close()
+        raise
+    except BaseException:
+        source.close()
+        raise
+    return checkpoint if checkpoint.weights or checkpoint.dropped else source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantform.sources.conventions.assemble import is_code
 from quantform.sources.conventions.checkpoint import Checkpoint, Dropped
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
 from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
@@ -20,4 +21,5 @@ __all__ = [
     "ScaledWeight",
     "Scheme",
     "UnsupportedWeight",
+    "is_code",
 ]

@@ -11,7 +11,7 @@ from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
 from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
-__all__ = ["Assembler"]
+__all__ = ["Assembler", "is_code"]
 
 _CODES = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3", "e3m2", "int8", "uint8", "int32", "uint32")
 _EXPONENTS = ("uint8", "e8m0")
@@ -23,6 +23,11 @@ _PACKED_INTEGERS = (
     ("qweight", ("qzeros", "scales", "g_idx"), "GPTQ or AWQ integers"),
     ("W_q", ("scale", "zero", "meta"), "HQQ integers"),
 )
+
+
+def is_code(tensor: Tensor) -> bool:
+    """Whether the tensor's type and rank are those of codes."""
+    return len(tensor.shape) >= 2 and tensor.format in _CODES
 
 
 class Assembler:
@@ -85,7 +90,7 @@ class Assembler:
         return {
             name: self._unsupported(name, {"codes": tensor}, f"codes of the method {method!r}")
             for name, tensor in self._source.items()
-            if name not in used and len(tensor.shape) >= 2 and tensor.format in _CODES and tensor.format != "int32"
+            if name not in used and is_code(tensor) and tensor.format != "int32"
         }
 
     def _weight_of(self, name: str) -> QuantizedWeight | None:

@@ -108,6 +108,8 @@ class Checkpoint(Source[Tensor]):
 
     def describe(self) -> str:
         """Number of tensors, of quantized weights among them, and of tensors left out."""
+        if not self.weights and not self.dropped:
+            return self.source.describe()
         weights = counted(len(self.weights), "quantized weight")
         return f"{self.kind} checkpoint, {counted(len(self), 'tensor')}, {weights}, {len(self.dropped)} left out"
 
