@@ -10,6 +10,7 @@ import pytest
 
 import gguf_builder as gb
 import quantform as qf
+import safetensors_builder as sb
 from quantform.container import ArtifactWriter, Binding, Component, PlannedTensor
 from quantform.formats import FORMATS, Format, GroupedFormat, Nvfp4Format, Nvfp4Words, RowScaledFormat, Words
 from quantform.layouts import LAYOUTS, Layout, RowPlaneLayout
@@ -171,3 +172,50 @@ def test_empty_tensors_may_be_missing_from_artifacts_only(tmp_path: Path) -> Non
     assert [finding.object for finding in qf.verify(two, against=one).findings] == ["e"]
     qf.convert(one, tmp_path / "one.ninfer")
     assert qf.verify(tmp_path / "one.ninfer", against=one).ok
+
+
+# --- scales that were rounded, and errors of methods ---------------------------------------------------------------
+
+
+def fp8_checkpoint(directory: Path, scales: list[float], columns: int = 32) -> Path:
+    """Two FP8 weights of as many rows as scales: one with these scales in F32, one with scales that BF16 holds."""
+    codes = np.full((len(scales), columns), 0x7E, np.uint8)  # 448
+    directory.mkdir()
+    return sb.model(
+        directory,
+        {
+            "a.weight": ("F8_E4M3", codes.shape, codes.tobytes()),
+            "a.weight_scale": np.array(scales, np.float32)[:, None],
+            "b.weight": ("F8_E4M3", codes.shape, codes.tobytes()),
+            "b.weight_scale": np.ones((len(scales), 1), np.float32),
+        },
+    )
+
+
+def test_scales_rounded_to_bf16_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 + 2^-9 becomes 1, so that 448.875 becomes 448."""
+    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE", 8)  # two scales at a time
+    model = fp8_checkpoint(tmp_path / "m", [1, 2, 0.0625, 1 + 2**-9, 1])
+    qf.convert(model, tmp_path / "m.ninfer")
+    report = qf.verify(tmp_path / "m.ninfer", against=model)
+    assert report.ok
+    assert report.notes[-2:] == [
+        "2 of 2 tensors have equal words",
+        "1 tensor with equal words: F32 scales were rounded to BF16, by at most 0.00195 of a scale, in a.weight",
+    ]
+
+
+def test_scales_that_bf16_holds_are_not_noted(tmp_path: Path) -> None:
+    model = fp8_checkpoint(tmp_path / "m", [1, 2, 0.0625])
+    qf.convert(model, tmp_path / "m.ninfer")
+    assert qf.verify(tmp_path / "m.ninfer", against=model).notes[-1] == "2 of 2 tensors have equal words"
+
+
+def test_one_scale_for_all_rows_is_compared_with_each(tmp_path: Path) -> None:
+    codes = np.full((4, 32), 0x7E, np.uint8)
+    model = sb.model(
+        tmp_path,
+        {"a.weight": ("F8_E4M3", codes.shape, codes.tobytes()), "a.weight_scale": np.array([1 + 2**-9], np.float32)},
+    )
+    qf.convert(model, tmp_path / "m.ninfer")
+    assert "by at most 0.00195 of a scale, in a.weight" in qf.verify(tmp_path / "m.ninfer", against=model).notes[-1]

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from quantform._progress import Progress, silent
 from quantform._rows import matrix_shape
+from quantform._scalars import convert
 from quantform._sizes import counted, human_bytes
 from quantform.container import Artifact, TensorRecord
 from quantform.convert.own_words import cast_stream
@@ -22,7 +24,8 @@ from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.sources import Checkpoint, NinferSource, NinferTensor, SafetensorsSource, Source, Tensor, open_source
-from quantform.sources.conventions import QuantizedWeight
+from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
+from quantform.sources.conventions.weight import flat_words
 
 __all__ = ["Finding", "Report", "verify"]
 
@@ -206,6 +209,7 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
         if name not in origin:
             report.findings.append(Finding("against", name, f"not in {origin.path}"))
     total, done, ways = sum(tensor.nbytes for tensor in origin.values()), 0, Counter[str]()
+    rounded: dict[str, float] = {}
     for name, tensor in origin.items():
         progress(done, total, name)
         done += tensor.nbytes
@@ -216,7 +220,7 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
             report.findings.append(Finding("against", name, f"missing; {origin.path} has it"))
             continue
         try:
-            way, problem = _compare(source[name], tensor)
+            way, problem = _compare(source[name], tensor, rounded)
         except QuantformError as error:
             report.findings.append(Finding("against", name, str(error)))
             continue
@@ -226,14 +230,27 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
     progress(total, total, "")
     if not report.findings:
         report.notes.extend(f"{count} of {len(origin)} tensors {way}" for way, count in ways.items())
+        if rounded:
+            worst = max(rounded, key=rounded.__getitem__)
+            report.notes.append(
+                f"{counted(len(rounded), 'tensor')} with equal words: F32 scales were rounded to BF16, "
+                f"by at most {rounded[worst]:.3g} of a scale, in {worst}"
+            )
 
 
-def _compare(tensor: Tensor, original: Tensor) -> tuple[str, str | None]:
-    """How two tensors were compared, and the first difference."""
+def _compare(tensor: Tensor, original: Tensor, rounded: dict[str, float]) -> tuple[str, str | None]:
+    """How two tensors were compared, and the first difference; `rounded` takes how far scales were rounded, if any."""
     if not _same_shape(tensor, original):
         return "", f"shapes differ; expected {list(original.shape)}, found {list(tensor.shape)}"
+    if tensor.shape != original.shape and isinstance(tensor, NinferTensor):
+        tensor = tensor.as_stored()
     if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
-        return "have equal words", _different_words(tensor, original)
+        difference = _different_words(tensor, original)
+        if difference is None and isinstance(original, RowScaledWeight) and original.rounds_scales:
+            largest = _largest_rounding(original)
+            if largest:
+                rounded[original.name] = largest
+        return "have equal words", difference
     record = FORMATS.get(tensor.format)
     expected: Stream | None
     if _encoding(tensor) == _encoding(original):
@@ -273,6 +290,17 @@ def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
             if not np.array_equal(have, want):
                 return f"{part} differ in rows {some.start} to {some.stop - 1}"
     return None
+
+
+def _largest_rounding(original: RowScaledWeight) -> float:
+    """The largest relative difference between F32 scales and the BF16 ones that the words have."""
+    scales, largest = original.parts["scales"], 0.0
+    for first in range(0, scales.size, _PIECE // 4):
+        exact = flat_words(scales, first, min(first + _PIECE // 4, scales.size)).view(np.float32)
+        stored = convert(exact, np.dtype(ml_dtypes.bfloat16)).astype(np.float64)
+        relative = np.divide(np.abs(stored - exact), exact, out=np.zeros_like(stored), where=exact != 0)
+        largest = max(largest, float(relative.max()))
+    return largest
 
 
 def _first_difference(tensor: Tensor, expected: Stream) -> str | None:

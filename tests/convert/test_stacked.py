@@ -74,6 +74,18 @@ def test_a_wrong_divisor_is_found(checkpoint: Path, stacked: Path, tmp_path: Pat
     assert [(one.object, one.problem) for one in findings] == [("k.weight", "divisors differ in rows 0 to 383")]
 
 
+def test_members_whose_shape_is_not_recorded(checkpoint: Path, stacked: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.ninfer"
+    data = stacked.read_bytes()
+    assert data.count(b'"shapes"') == 1
+    path.write_bytes(data.replace(b'"shapes"', b'"others"'))
+    with NinferSource(path) as source:
+        assert source["q.weight"].shape == (ROWS * COLUMNS,)
+        assert source["q.weight"].as_stored().shape == source["q.weight"].words().shape == (ROWS, COLUMNS)
+    report = qf.verify(path, against=checkpoint)
+    assert report.ok, report.findings
+
+
 def test_members_have_words_and_a_payload(checkpoint: Path, stacked: Path) -> None:
     with NinferSource(stacked) as source, Checkpoint(SafetensorsSource(checkpoint)) as original:
         for name in ("q.weight", "k.weight"):

@@ -50,6 +50,7 @@ class NinferTensor(Tensor):
         self.layout = "+".join(dict.fromkeys(extent.record.layout for extent in extents))
         self.objects = tuple(dict.fromkeys(extent.record.id for extent in extents))
         self._artifact = artifact
+        self._extents = extents
         self.shape = shape
         self._matrix: Matrix | None = None
         self._rows: Matrix | Gathered | None = None
@@ -80,6 +81,10 @@ class NinferTensor(Tensor):
     def divisors(self) -> int:
         """How many divisors its payload has; 1 in every format but NVFP4."""
         return self._matrix.divisors if self._matrix is not None else 1
+
+    def as_stored(self) -> NinferTensor:
+        """The tensor in `stored_shape`, whose rows are those of its objects though no shape is recorded."""
+        return NinferTensor(self._artifact, self.name, self._extents, self.stored_shape)
 
     def check(self) -> None:
         """Check the objects that it is made of, without touching payloads; see `Artifact.check`.
