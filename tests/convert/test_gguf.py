@@ -26,11 +26,20 @@ from quantform.errors import (
 )
 from quantform.formats import FORMATS, GgufFormat
 from quantform.packed import PROFILES
+from quantform.packed.outside import OUTSIDE_PROFILES
 from quantform.sources import NinferSource
+from ternary_blocks import pq2_0, ptq1_0, tq1_0, tq2_0
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mixed.gguf"
 BLOCK_FORMATS = [record for record in FORMATS.values() if isinstance(record, GgufFormat)]
-HOMELESS = [p for p in PROFILES.values() if p.identifier not in {f.profile.identifier for f in BLOCK_FORMATS}]
+TERNARY = [
+    p for p in (*PROFILES.values(), *OUTSIDE_PROFILES.values()) if p.name in {"TQ1_0", "TQ2_0", "PQ2_0", "PTQ1_0"}
+]
+HOMELESS = [
+    p
+    for p in PROFILES.values()
+    if p.identifier not in {f.profile.identifier for f in BLOCK_FORMATS} and p not in TERNARY
+]
 GGML_SCALARS = {"fp32": 0, "fp16": 1, "bf16": 30, "int8": 24, "int16": 25, "int32": 26, "int64": 27, "fp64": 28}
 
 
@@ -165,6 +174,26 @@ def test_types_without_a_name_are_refused_and_can_be_decoded(tmp_path: Path, pro
     with pytest.raises(UnsupportedError, match="original words are not in the artifact: 'bad'"):
         qf.convert(tmp_path / "o.ninfer", tmp_path / "back.gguf")
     assert not (tmp_path / "back.gguf").exists()
+
+
+@pytest.mark.parametrize("fallback", [None, "bf16"])
+@pytest.mark.parametrize("profile", TERNARY, ids=lambda p: p.name)
+def test_ternary_blocks_keep_codes_and_scales(tmp_path: Path, profile: Any, fallback: str | None) -> None:
+    make = {"TQ1_0": tq1_0, "TQ2_0": tq2_0, "PQ2_0": pq2_0, "PTQ1_0": ptq1_0}[profile.name]
+    digits = np.random.default_rng(1).integers(0, 3, (2, 2, profile.values))
+    payload = b"".join(make(block.tolist(), 0x3800) for block in digits.reshape(-1, profile.values))
+    shape = (2, 2 * profile.values)
+    original = write(tmp_path / "o.gguf", gb.build([gb.tensor("w", shape, profile.ggml_type, payload)]))
+    report = qf.convert(original, tmp_path / "o.ninfer", fallback=fallback)
+    assert report.tensors == {"import_encoded to t2_g128_fp16": 1}
+    assert any("1 tensor of ternary blocks" in note for note in report.notes)
+    with qf.open(tmp_path / "o.ninfer") as source:
+        assert source["w"].format == "t2_g128_fp16"
+        assert source["w"].shape == shape
+        assert np.array_equal(source["w"].decode(), (digits.reshape(shape) - 1) * np.float32(0.5))
+    assert qf.verify(tmp_path / "o.ninfer", deep=True).ok
+    with pytest.raises(UnsupportedError, match="original words are not in the artifact: 'w'"):
+        qf.convert(tmp_path / "o.ninfer", tmp_path / "back.gguf")
 
 
 def test_nan_is_not_rounded_into_a_format(tmp_path: Path) -> None:

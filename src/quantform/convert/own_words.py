@@ -13,10 +13,13 @@ from quantform.packed.outside import OUTSIDE_PROFILES
 from quantform.sources import GGUFTensor, NinferTensor, Tensor
 from quantform.sources.conventions import QuantizedWeight
 
-__all__ = ["FALLBACKS", "cast_stream", "held_by", "home_of", "is_integer", "own_format", "source_form"]
+__all__ = ["FALLBACKS", "TERNARY", "cast_stream", "held_by", "home_of", "is_integer", "own_format", "source_form"]
 
 FALLBACKS = ("bf16", "fp32")
 """Direct formats that a tensor may be decoded to."""
+
+TERNARY = FORMATS["t2_g128_fp16"]
+"""What holds the words of ternary blocks."""
 
 # The registered type that holds every value of a scalar type that has no name of its own in `.ninfer`. The wide ones
 # are tried, and refused at the first value that does not fit.
@@ -51,13 +54,20 @@ def is_integer(tensor: Tensor) -> bool:
 
 
 def own_format(tensor: Tensor) -> Format | None:
-    """The registered format that has the tensor's very words, in its default layout; None where there is none."""
+    """The registered format that has the tensor's very words, in its default layout; None where there is none.
+
+    Ternary blocks that have no format of their own are codes and scales of `t2_g128_fp16` in another order.
+    """
     name = block_format(PROFILES[tensor.format]).name if tensor.format in PROFILES else tensor.format
     record = FORMATS.get(name)
+    if record is None and held_by(tensor, TERNARY):
+        record = TERNARY
     if record is None or record.category == "direct":
         return record
     try:
         LAYOUTS[record.default_layout].check(record, tensor.matrix)
+        if record is TERNARY:
+            tensor.words(slice(0, 0))  # a file may contradict the size of such blocks
     except QuantformError:
         return None
     return record

@@ -14,7 +14,16 @@ from quantform._scalars import SCALARS
 from quantform._sizes import counted, product
 from quantform.container import Binding, Part, TensorRecord
 from quantform.convert.inputs import input_of
-from quantform.convert.own_words import FALLBACKS, cast_stream, held_by, home_of, is_integer, own_format, source_form
+from quantform.convert.own_words import (
+    FALLBACKS,
+    TERNARY,
+    cast_stream,
+    held_by,
+    home_of,
+    is_integer,
+    own_format,
+    source_form,
+)
 from quantform.convert.plan import Fragment, ObjectPlan, Plan
 from quantform.convert.streams import Copy, Demand
 from quantform.convert.uses import plan_uses
@@ -120,6 +129,7 @@ class Planner:
         self._objects: list[ObjectPlan] = []
         self._parts: dict[str, list[tuple[ObjectPlan, tuple[int, int]]]] = {}
         self._homeless: list[Tensor] = []
+        self._moved = 0
         self._unweighted = 0
         self._weighted = 0
 
@@ -278,7 +288,9 @@ class Planner:
     def _default(self, piece: _Piece) -> None:
         """Own words where a format holds them, else values that lose nothing, else the fallback."""
         tensor = piece.tensor
-        if own_format(tensor) is not None:
+        own = own_format(tensor)
+        if own is not None:
+            self._moved += own is TERNARY and tensor.format != TERNARY.name
             self._guarded([piece])
             return
         scalar = SCALARS.get(tensor.format)
@@ -461,6 +473,11 @@ class Planner:
         )
         if rounded:
             notes.append(f"{counted(rounded, 'tensor')} with binary32 row scales: rounded to BF16 where words are kept")
+        if self._moved:
+            notes.append(
+                f"{counted(self._moved, 'tensor')} of ternary blocks: codes and scales kept in {TERNARY}, "
+                "which does not convert back to GGUF"
+            )
         if self._unweighted and not self._weighted:
             raise ArgumentError(
                 "the importance matrix knows none of the parameters",

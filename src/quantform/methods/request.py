@@ -40,7 +40,7 @@ class Input:
         divisors: For NVFP4 words that stack several source matrices: their binary32 divisor words, one for each
             `N / len(divisors)` rows; no read then crosses two of them. None: the words carry the only one there is.
         window: Gives columns `begin` to `end` of one row as numbers `[1, end - begin]` without reading the others,
-            called with the row, `begin` and `end`, which are multiples of 1024 but for the end of a row. None where rows
+            called with the row, `begin` and `end`, multiples of 1024 but for the end of a row. None where rows
             are only read whole.
         place: What the first row and the first column are called in error messages, where the input is some part of a
             larger tensor.
