@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import gguf_builder as gb
 import quantform as qf
 import safetensors_builder as sb
+from quantform.cli import app
 from quantform.container import ArtifactWriter, Binding, Component, PlannedTensor
 from quantform.formats import FORMATS, Format, GroupedFormat, Nvfp4Format, Nvfp4Words, RowScaledFormat, Words
 from quantform.layouts import LAYOUTS, Layout, RowPlaneLayout
 from quantform.sources import NinferSource
+from quantform.verify import MethodError
 from words_maker import PAIR_IDS, PAIRS, make_words
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mixed.gguf"
@@ -219,3 +223,107 @@ def test_one_scale_for_all_rows_is_compared_with_each(tmp_path: Path) -> None:
     )
     qf.convert(model, tmp_path / "m.ninfer")
     assert "by at most 0.00195 of a scale, in a.weight" in qf.verify(tmp_path / "m.ninfer", against=model).notes[-1]
+
+
+def errors_of(tmp_path: Path, values: dict[str, np.ndarray], format: str = "q8_g32_fp16") -> list[MethodError]:
+    """The errors of tensors against GGUF files of other values than they were made from, in F32."""
+    made = {name: np.zeros_like(array) for name, array in values.items()}
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "model.safetensors").write_bytes(sb.build(values))
+    qf.convert(made, tmp_path / "m.ninfer", format=format, force=True)
+    report = qf.verify(tmp_path / "m.ninfer", against=tmp_path / "model.safetensors")
+    assert report.ok, report.findings
+    json.dumps(report.as_dict(), allow_nan=False)
+    return report.errors
+
+
+def test_errors_of_methods_are_reported_worst_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE_VALUES", 100)  # three rows at a time
+    rng = np.random.default_rng(7)
+    values = {name: rng.standard_normal((2, 5, 32)).astype(np.float32) for name in ("a", "b", "c")}
+    values["b"][1, 2, 7] = 100  # the group's other values become coarse
+    values["c"][:] = np.arange(-16, 16) / 16
+    values["c"][..., 0] = -127 / 128
+    model = tmp_path / "model"
+    model.mkdir()
+    sb.model(model, values)
+    qf.convert(model, tmp_path / "m.ninfer", format="q8_g32_fp16")
+    report = qf.verify(tmp_path / "m.ninfer", against=model)
+    assert report.ok
+    assert "3 of 3 tensors hold fp32 values as q8_g32_fp16, made by a method" in report.notes
+    assert [error.name for error in report.errors] == ["b", "a", "c"]
+    with NinferSource(tmp_path / "m.ninfer") as source:
+        for error in report.errors:
+            exact = values[error.name].astype(np.float64)
+            difference = source[error.name].decode(np.float64) - exact
+            assert error.relative_rms is not None
+            assert np.isclose(error.relative_rms, np.linalg.norm(difference) / np.linalg.norm(exact), rtol=1e-12)
+            assert error.max_abs == np.abs(difference).max()
+            if error.max_abs:
+                assert error.row is not None
+                assert np.abs(difference).reshape(10, 32)[error.row, error.column] == error.max_abs
+                assert error.snr_db is not None
+                assert np.isclose(error.snr_db, -20 * np.log10(error.relative_rms))
+    assert (report.errors[0].source_format, report.errors[0].format) == ("fp32", "q8_g32_fp16")
+    assert report.errors[2].max_abs == 0
+    assert report.errors[2].row is report.errors[2].snr_db is None
+    assert report.as_dict()["errors"][0]["name"] == "b"
+
+
+def test_errors_of_values_that_are_not_finite(tmp_path: Path) -> None:
+    values = np.full((3, 32), 2, np.float32)
+    values[1, 3], values[2, 30], values[2, 31] = np.inf, np.nan, 4
+    (error,) = errors_of(tmp_path, {"w": values})
+    assert (error.incomparable, error.max_abs, error.row, error.column) == (2, 4, 2, 31)
+    assert error.relative_rms == 1
+
+
+def test_the_same_infinity_on_both_sides_is_no_difference(tmp_path: Path) -> None:
+    """What a method of today refuses, a file of another program may hold."""
+    tensors = []
+    for name, last in (("found", 1.0), ("expected", 1.5)):
+        (tmp_path / name).mkdir()
+        tensors.append(
+            qf.open(sb.model(tmp_path / name, {"w": np.array([[np.inf, -np.inf, np.nan, last]], np.float32)}))["w"]
+        )
+    error = importlib.import_module("quantform.verify")._method_error(*tensors)
+    assert (error.incomparable, error.max_abs, error.row, error.column) == (0, 0.5, 0, 3)
+
+
+def test_the_command_shows_the_worst_errors_and_lists_all(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    values = {f"w{number:02}": rng.standard_normal((2, 32)).astype(np.float32) for number in range(23)}
+    values["w07"][1, 5] = 40
+    model = sb.model(tmp_path, values)
+    path = tmp_path / "m.ninfer"
+    qf.convert(model, path, format="q8_g32_fp16")
+    ran = CliRunner().invoke(app, ["verify", str(path), "--against", str(model)])
+    assert ran.exit_code == 0
+    lines = ran.output.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("tensor "))
+    assert lines[first].split("  ")[-1].strip() == "column"
+    assert lines[first + 2].split()[:3] == ["w07", "fp32", "q8_g32_fp16"]
+    assert lines[first + 22 :] == ["and 3 tensors with smaller errors; --json lists them", f"{path}: all right"]
+    ran = CliRunner().invoke(app, ["verify", str(path), "--against", str(model), "--json"])
+    errors = json.loads(ran.output)["errors"]
+    assert len(errors) == 23
+    assert errors[0].keys() >= {"name", "source_format", "format", "relative_rms", "snr_db", "max_abs", "row", "column"}
+    values["w03"][0, 9] = np.nan
+    ran = CliRunner().invoke(app, ["verify", str(path), "--against", str(sb.model(tmp_path, values))])
+    assert "w03: 1 element not finite on one side" in ran.output
+
+
+def test_errors_that_have_no_ratio(tmp_path: Path) -> None:
+    (tmp_path / "zero").mkdir()
+    (nothing,) = errors_of(tmp_path / "zero", {"w": np.zeros((2, 32), np.float32)})
+    assert (nothing.relative_rms, nothing.snr_db, nothing.max_abs, nothing.row) == (0, None, 0, None)
+    model = sb.model(tmp_path, {"w": np.zeros((2, 32), np.float32)})
+    qf.convert({"w": np.ones((2, 32), np.float32)}, tmp_path / "m.ninfer", format="q8_g32_fp16")
+    (error,) = qf.verify(tmp_path / "m.ninfer", against=model).errors
+    assert (error.relative_rms, error.snr_db, error.row, error.column) == (None, None, 0, 0)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_errors_of_numbers_whose_squares_leave_binary64(tmp_path: Path, size: float) -> None:
+    (error,) = errors_of(tmp_path, {"w": np.full((2, 32), size)})
+    assert (error.relative_rms, error.max_abs) == (1, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from quantform._progress import Progress, silent
 from quantform._rows import matrix_shape
@@ -24,12 +26,14 @@ from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.sources import Checkpoint, NinferSource, NinferTensor, SafetensorsSource, Source, Tensor, open_source
-from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
+from quantform.sources.conventions import QuantizedWeight, RowScaledWeight, UnsupportedWeight
 from quantform.sources.conventions.weight import flat_words
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["Finding", "MethodError", "Report", "verify"]
 
 _PIECE = 8 << 20
+# Values of both sides that are compared at a time.
+_PIECE_VALUES = 1 << 18
 _TILE_ROWS = 128
 
 
@@ -51,6 +55,40 @@ class Finding:
         return f"{self.object}: {self.problem} [{self.rule}]"
 
 
+@dataclass(frozen=True, slots=True)
+class MethodError:
+    """How far a tensor that a method quantized is from its source, in binary64.
+
+    Attributes:
+        name: The tensor.
+        source_format: How the source stores its numbers.
+        format: How the file does.
+        relative_rms: Root of the sum of squared differences over that of the squared source; None if only the latter
+            is 0.
+        snr_db: `-20 log10(relative_rms)`; None where that is not finite.
+        max_abs: The largest absolute difference.
+        row: Where that is, the first such row of the flattened leading axes; None where nothing differs.
+        column: Its column.
+        incomparable: Elements left out of all this because their difference is not finite: a value that is infinite or
+            not a number on one side, or another such on the other. Where both sides have the same, nothing differs.
+    """
+
+    name: str
+    source_format: str
+    format: str
+    relative_rms: float | None
+    snr_db: float | None
+    max_abs: float
+    row: int | None
+    column: int | None
+    incomparable: int
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """Sorts worse errors behind better ones."""
+        return self.incomparable > 0, math.inf if self.relative_rms is None else self.relative_rms
+
+
 @dataclass(slots=True)
 class Report:
     """What `verify` found.
@@ -61,6 +99,7 @@ class Report:
         findings: All that is wrong, in file order.
         checked: How many things of each kind were looked at.
         notes: Lines for people that say what was shown.
+        errors: Of each tensor that a method quantized, how far it is from its source; the worst first.
     """
 
     path: Path
@@ -68,6 +107,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     checked: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    errors: list[MethodError] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -83,6 +123,7 @@ class Report:
             "checked": dict(self.checked),
             "notes": self.notes,
             "findings": [asdict(finding) for finding in self.findings],
+            "errors": [asdict(error) for error in self.errors],
         }
 
 
@@ -99,7 +140,7 @@ def verify(
         path: A GGUF file or a `.ninfer` entry file.
         deep: Also read every byte: legal words, canonical padding, zeros between objects.
         against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
-            direct format must hold the values rounded once. What a method quantized is counted and not compared.
+            direct format must hold the values rounded once. Of what a method quantized, the errors are reported.
         progress: Called as bytes are read.
 
     Raises:
@@ -220,7 +261,7 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
             report.findings.append(Finding("against", name, f"missing; {origin.path} has it"))
             continue
         try:
-            way, problem = _compare(source[name], tensor, rounded)
+            way, problem = _compare(report, source[name], tensor, rounded)
         except QuantformError as error:
             report.findings.append(Finding("against", name, str(error)))
             continue
@@ -228,6 +269,7 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
         if problem is not None:
             report.findings.append(Finding("against", name, problem))
     progress(total, total, "")
+    report.errors.sort(key=lambda error: error.badness, reverse=True)
     if not report.findings:
         report.notes.extend(f"{count} of {len(origin)} tensors {way}" for way, count in ways.items())
         if rounded:
@@ -238,8 +280,11 @@ def _against(report: Report, source: Source[Any], origin: Source[Any], progress:
             )
 
 
-def _compare(tensor: Tensor, original: Tensor, rounded: dict[str, float]) -> tuple[str, str | None]:
-    """How two tensors were compared, and the first difference; `rounded` takes how far scales were rounded, if any."""
+def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str, float]) -> tuple[str, str | None]:
+    """How two tensors were compared, and the first difference.
+
+    The report takes the errors of a method, `rounded` how far scales were rounded, if they were.
+    """
     if not _same_shape(tensor, original):
         return "", f"shapes differ; expected {list(original.shape)}, found {list(tensor.shape)}"
     if tensor.shape != original.shape and isinstance(tensor, NinferTensor):
@@ -259,7 +304,10 @@ def _compare(tensor: Tensor, original: Tensor, rounded: dict[str, float]) -> tup
         way = f"hold {original.format} values as {tensor.format}"
         expected = cast_stream(original, record, "any") if isinstance(record, DirectFormat) else None
     if expected is None:
-        return f"{way}, made by a method and not compared", None
+        if not getattr(original, "decodable", True) or isinstance(original, UnsupportedWeight):
+            return f"{way}, made by a method and not compared", None
+        report.errors.append(_method_error(tensor, original))
+        return f"{way}, made by a method", None
     return way, _first_difference(tensor, expected)
 
 
@@ -290,6 +338,67 @@ def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
             if not np.array_equal(have, want):
                 return f"{part} differ in rows {some.start} to {some.stop - 1}"
     return None
+
+
+class _Norm:
+    """The root of a sum of squares, scaled so that no square leaves binary64."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+        self._sum = 0.0
+
+    def add(self, magnitudes: npt.NDArray[np.float64]) -> None:
+        """Add finite magnitudes."""
+        largest = float(magnitudes.max(initial=0.0))
+        if largest > self.largest:
+            self._sum *= (self.largest / largest) ** 2
+            self.largest = largest
+        if largest:
+            self._sum += float(np.square(magnitudes / self.largest).sum())
+
+    def over(self, other: _Norm) -> float | None:
+        """This root over another's; None where that is 0 alone, or so small that the quotient is not finite."""
+        if not self.largest:
+            return 0.0
+        if not other.largest:
+            return None
+        quotient = self.largest / other.largest * math.sqrt(self._sum / other._sum)
+        return quotient if math.isfinite(quotient) else None
+
+
+def _method_error(tensor: Tensor, original: Tensor) -> MethodError:
+    """Decode both sides, some rows at a time."""
+    differences, source = _Norm(), _Norm()
+    place: tuple[int, int] | None = None
+    incomparable = 0
+    rows, columns = original.matrix
+    step = max(1, _PIECE_VALUES // max(1, columns))
+    for first in range(0, rows if columns else 0, step):
+        some = slice(first, min(first + step, rows))
+        found, expected = tensor.decode(np.float64, rows=some), original.decode(np.float64, rows=some)
+        with np.errstate(over="ignore", invalid="ignore"):
+            difference = np.abs(found - expected)
+        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+        finite = np.isfinite(difference)
+        incomparable += int(np.count_nonzero(~finite & ~same))
+        difference[~finite] = 0
+        worst = int(difference.argmax())
+        if difference.flat[worst] > differences.largest:
+            place = first + worst // columns, worst % columns
+        differences.add(difference)
+        source.add(np.abs(expected[finite]))
+    relative = differences.over(source)
+    return MethodError(
+        name=original.name,
+        source_format=original.format,
+        format=tensor.format,
+        relative_rms=relative,
+        snr_db=-20 * math.log10(relative) if relative else None,
+        max_abs=differences.largest,
+        row=place[0] if place else None,
+        column=place[1] if place else None,
+        incomparable=incomparable,
+    )
 
 
 def _largest_rounding(original: RowScaledWeight) -> float:

@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quantform.cli._output import plain, print_json, progress_bar
+from quantform._sizes import counted
+from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.verify import MethodError
 from quantform.verify import verify as run
 
 __all__ = ["register"]
+
+# Errors of methods that are shown; JSON has all of them.
+_SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +51,37 @@ def verify(
             typer.echo(plain(f"wrong: {finding}"))
         for line in report.notes:
             typer.echo(plain(line))
+        if report.errors:
+            _print_errors(report.errors)
         verdict = "all right" if report.ok else f"{len(report.findings)} wrong"
         typer.echo(f"{plain(str(file))}: {verdict}")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _print_errors(errors: list[MethodError]) -> None:
+    """The worst errors of tensors that methods quantized, one line each."""
+    header = ("tensor", "from", "to", "relative RMS", "SNR dB", "largest", "row", "column")
+    lines = [
+        (
+            error.name,
+            error.source_format,
+            error.format,
+            *("-" if number is None else f"{number:.{digits}}" for number, digits in _numbers(error)),
+            *("-" if place is None else str(place) for place in (error.row, error.column)),
+        )
+        for error in errors[:_SHOWN]
+    ]
+    print_table(header, lines, right=range(3, 8))
+    if len(errors) > _SHOWN:
+        typer.echo(f"and {counted(len(errors) - _SHOWN, 'tensor')} with smaller errors; --json lists them")
+    for error in errors:
+        if error.incomparable:
+            elements = counted(error.incomparable, "element")
+            typer.echo(
+                plain(f"{error.name}: {elements} not finite on one side, or differently on both, not in its error")
+            )
+
+
+def _numbers(error: MethodError) -> tuple[tuple[float | None, str], ...]:
+    return (error.relative_rms, "3e"), (error.snr_db, "2f"), (error.max_abs, "3e")
