@@ -19,6 +19,7 @@ Run = Callable[..., Any]
 
 CHECKPOINTS = Path(__file__).parent.parent / "data" / "checkpoints"
 Q = "layers.0.self_attn.q_proj.weight"
+O = "layers.0.self_attn.o_proj.weight"  # noqa: E741 - the projection's name
 MODELOPT = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
 CODES = sb.f8([[0x38, 0x40], [0x3C, 0xB8]])
 
@@ -101,3 +102,17 @@ def test_conversion_names_the_weight_that_is_broken(broken: Path, tmp_path: Path
     with pytest.raises(UnsupportedError, match=r"'b\.weight'.*lacks one of its tensors.*'b\.weight_scale'"):
         qf.convert(broken, tmp_path / "a.ninfer", fallback="bf16")
     assert not (tmp_path / "a.ninfer").exists()
+
+
+def test_a_recipe_replaces_integers_that_are_not_read_from_another_source(tmp_path: Path) -> None:
+    expected = CHECKPOINTS / "int4" / "expected.safetensors"
+
+    def recipe(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        for name in (Q, O):
+            recipe.assign(name, source=sources["values"][name])
+
+    made = tmp_path / "a.ninfer"
+    qf.convert(CHECKPOINTS / "int4", made, recipe=recipe, sources={"values": expected})
+    with qf.open(made) as source, qf.open(expected) as values:
+        for name in (Q, O):
+            assert source[name].decode("float32").tobytes() == values[name].decode("float32").tobytes()

@@ -138,6 +138,7 @@ def test_integers_are_listed_and_refused_by_name() -> None:
         weight = checkpoint[Q]
         assert isinstance(weight, UnsupportedWeight)
         assert set(weight.companions) == {f"{Q}_packed", f"{Q}_scale", f"{Q}_shape"}
+        assert {name: checkpoint[name].shape for name in (Q, O)} == SHAPES
         for use in (weight.words, weight.decode, weight.check):
             with pytest.raises(UnsupportedError, match=r"4-bit int, strategy group of 32.*dequantize"):
                 use()

@@ -588,6 +588,29 @@ def test_other_forms_are_listed_and_refused_by_name(tensors: dict[str, Any], set
         assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("said", "shape"),
+    [
+        (np.array([4, 30]), (4, 30)),
+        (np.array([4, 32], np.int32), (4, 32)),
+        (np.array([5, 32]), (4, 4)),
+        (np.array([4, -1]), (4, 4)),
+        (np.array([4, 0]), (4, 4)),
+        (np.array([4, 129]), (4, 4)),
+        (np.array([1, 4, 32]), (4, 4)),
+        (f32([4, 32]), (4, 4)),
+        (None, (4, 4)),
+    ],
+)
+def test_packed_integers_have_the_shape_that_the_checkpoint_says(said: Any, shape: tuple[int, ...]) -> None:
+    tensors = changed({"p.weight_packed": I32, "p.weight_scale": f32([[1]] * 4)}, {"weight_shape": said})
+    tensor = weight(tensors)
+    assert isinstance(tensor, UnsupportedWeight)
+    assert tensor.shape == shape
+    with pytest.raises(UnsupportedError, match=r"integers packed in int32"):
+        tensor.decode()
+
+
 # --- what is left ---
 
 

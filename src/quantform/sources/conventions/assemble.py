@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantform._scalars import SCALARS
 from quantform.errors import FileError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
 from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
-from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
+from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight, flat_words
 
 __all__ = ["Assembler", "is_code"]
 
@@ -18,6 +19,7 @@ _EXPONENTS = ("uint8", "e8m0")
 _SCALES = ("_scale", "_scale_inv")
 _BESIDE_SCALES = ("_scale_2", "_global_scale")
 _COMPANIONS = (*_SCALES, *_BESIDE_SCALES, "_zero_point", "_g_idx", "_shape")
+_INTEGERS = ("int32", "int64")
 _BITSANDBYTES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map")
 _PACKED_INTEGERS = (
     ("qweight", ("qzeros", "scales", "g_idx"), "GPTQ or AWQ integers"),
@@ -28,6 +30,17 @@ _PACKED_INTEGERS = (
 def is_code(tensor: Tensor) -> bool:
     """Whether the tensor's type and rank are those of codes."""
     return len(tensor.shape) >= 2 and tensor.format in _CODES
+
+
+def _packed_shape(parts: dict[str, Tensor]) -> tuple[int, ...] | None:
+    """What `shape`, the one small tensor read on opening, says of packed codes; None unless the codes can be that."""
+    codes, shape = parts["codes"], parts.get("shape")
+    if shape is None or shape.format not in _INTEGERS or shape.shape != (len(codes.shape),):
+        return None
+    *leading, columns = (int(word) for word in flat_words(shape, 0, shape.size))
+    *stored, units = codes.shape
+    bits = units * 8 * SCALARS[codes.format].nbytes
+    return (*leading, columns) if leading == stored and 0 < columns <= bits else None
 
 
 class Assembler:
@@ -133,7 +146,8 @@ class Assembler:
         if codes.format != "uint8" or (scheme is not None and (scheme.kind != "float" or scheme.bits != 4)):
             extra = {part: f"{base}_{part}" for part in ("zero_point", "g_idx", "shape", "global_scale")}
             what = f"packed codes ({scheme})" if scheme is not None else f"integers packed in {codes.format}"
-            return self._unsupported(base, self._present({**names, **extra}), what)
+            parts = self._present({**names, **extra})
+            return self._unsupported(base, parts, what, shape=_packed_shape(parts))
         if f"{base}_global_scale" in self._source or scales.format == "e4m3fn":
             self._agree(base, scheme, 16)
             names["global"] = f"{base}_global_scale"
@@ -331,8 +345,10 @@ class Assembler:
     def _present(self, names: dict[str, str]) -> dict[str, Tensor]:
         return {part: self._source[name] for part, name in names.items() if name in self._source}
 
-    def _unsupported(self, base: str, parts: dict[str, Tensor], what: str) -> UnsupportedWeight:
-        return UnsupportedWeight(base, parts, self._where, f"{what} are not read by this package")
+    def _unsupported(
+        self, base: str, parts: dict[str, Tensor], what: str, shape: tuple[int, ...] | None = None
+    ) -> UnsupportedWeight:
+        return UnsupportedWeight(base, parts, self._where, f"{what} are not read by this package", shape=shape)
 
     def _missing(self, base: str, name: str, scheme: Scheme | None = None) -> FileError:
         return FileError(

@@ -161,14 +161,23 @@ class UnsupportedWeight(QuantizedWeight):
     Attributes:
         reason: What it is.
         hint: What to do instead.
-        shape: The stored shape of its codes, since the logical one is the business of the form.
+        shape: The logical shape where the checkpoint says it; else the stored shape of its codes, since the logical
+            one is the business of the form.
     """
 
     convention = "unsupported"
 
-    def __init__(self, name: str, parts: dict[str, Tensor], source: str, reason: str, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        parts: dict[str, Tensor],
+        source: str,
+        reason: str,
+        hint: str | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         codes = next(iter(parts.values()))
-        super().__init__(name, codes.shape, "unsupported", parts, source)
+        super().__init__(name, codes.shape if shape is None else shape, "unsupported", parts, source)
         self.reason = reason
         self.hint = hint or "Use an unquantized checkpoint, or dequantize this one with the program that made it"
 
