@@ -175,6 +175,23 @@ def test_huge_shapes_are_listed_and_fail_only_as_arrays(tmp_path: Path, shape: l
                 assert "'x'" in str(error)  # noqa: PT017 - some of these succeed
 
 
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ([2**63, 0], "no elements: leave it out"),
+        ([0, 2**63], "no elements: leave it out"),
+        ([1] * 70, "at most 64 axes; rows="),
+    ],
+)
+def test_what_fits_no_array_gets_a_hint_that_helps(tmp_path: Path, shape: list[int], hint: str) -> None:
+    size = 0 if 0 in shape else 4
+    with SafetensorsSource(write(tmp_path, raw({"x": entry("F32", shape, 0, size)}, bytes(size)))) as source:
+        with pytest.raises(UnsupportedError, match=hint):
+            source["x"].decode()
+        if size:
+            assert source["x"].decode(rows=slice(None)).tolist() == [[0]]
+
+
 def test_arguments_are_checked(tmp_path: Path) -> None:
     with SafetensorsSource(write(tmp_path, build({"x": np.zeros((2, 3), np.float32)}))) as source:
         with pytest.raises(UnknownNameError, match=r"'y'"):

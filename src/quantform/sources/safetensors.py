@@ -190,12 +190,19 @@ class SafetensorsTensor(Tensor):
         except MemoryError:
             raise self._too_large(shape) from None
 
+    def _way_round(self, shape: tuple[int, ...]) -> str:
+        if 0 in self.shape:
+            return "The tensor has no elements: leave it out"
+        if len(shape) > _RANK_MAX:
+            return f"An array has at most {_RANK_MAX} axes; rows=slice(None) gives the values as a matrix"
+        return "Read some rows at a time: rows=slice(first, end)"
+
     def _too_large(self, shape: tuple[int, ...]) -> UnsupportedError:
         return UnsupportedError(
             "the values do not fit into an array",
             where=self._where(),
             found=f"shape {list(shape[:8])}{'...' if len(shape) > 8 else ''}",
-            hint="Read some rows at a time: rows=slice(first, end)",
+            hint=self._way_round(shape),
         )
 
 
