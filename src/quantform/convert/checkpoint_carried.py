@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,19 @@ RESOURCES: Mapping[str, str] = {
 
 _LONGEST = 256 << 20
 _LISTED = 4
+_DEFAULT = "default"
 
 
 def checkpoint_carried(source: Checkpoint, component: str) -> Carried:
     """The configuration, and the files of `RESOURCES` that are there.
 
-    Without `chat_template.jinja`, the template that `chat_template.json` or `tokenizer_config.json` holds as a text is
-    kept in its place.
+    Without `chat_template.jinja`, the template that `chat_template.json` or `tokenizer_config.json` holds is kept in
+    its place. Of several with names, this is the one called "default", or else the first; a note names the others.
 
     Raises:
         FileError: A file is longer than 256 MiB, or cannot be read.
     """
+    notes: list[str] = []
     resources: dict[str, Resource] = {}
     files = source.files
     inner = source.source
@@ -55,14 +57,12 @@ def checkpoint_carried(source: Checkpoint, component: str) -> Carried:
             if size:
                 resources[role] = file_resource(directory / file, size)
         if "chat_template" not in resources:
-            template = _template(inner)
+            template = _template(inner, notes)
             if template:
                 resources["chat_template"] = literal_resource(template.encode("utf-8"))
-    notes = []
     if source.dropped:
-        names = ", ".join(repr(one.name) for one in source.dropped[:_LISTED])
-        more = f" and {len(source.dropped) - _LISTED} more" if len(source.dropped) > _LISTED else ""
-        notes.append(f"dropped, since no weight depends on them: {names}{more}")
+        names = _listed([one.name for one in source.dropped])
+        notes.append(f"dropped, since no weight depends on them: {names}")
     origin: dict[str, Any] = {"kind": source.kind}
     if source.dropped:
         origin["dropped"] = {one.name: one.reason for one in source.dropped}
@@ -92,12 +92,38 @@ def _size(path: Path) -> int:
     return size
 
 
-def _template(source: SafetensorsSource) -> str:
+def _template(source: SafetensorsSource, notes: list[str]) -> str:
+    """The first template that a file holds, empty where none does; what is left out is added to the notes."""
     for file in ("chat_template.json", "tokenizer_config.json"):
         value = (source.document(file) or {}).get("chat_template")
         if isinstance(value, str):
             return value
+        named = _named_templates(value)
+        if named:
+            kept = _DEFAULT if _DEFAULT in named else next(iter(named))
+            others = [name for name in named if name != kept]
+            if others:
+                notes.append(f"{file}: the chat template {kept!r} is kept, and left out are {_listed(others)}")
+            return named[kept]
+        if value is not None:
+            notes.append(f"{file}: chat_template is neither a text nor a list of named ones, and is left out")
     return ""
+
+
+def _named_templates(value: object) -> dict[str, str]:
+    """Templates by name, from a list of objects with a name and a template; empty where it is anything else."""
+    named: dict[str, str] = {}
+    for one in value if isinstance(value, list) else []:
+        name, template = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(template, str):
+            return {}
+        named.setdefault(name, template)
+    return named
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{', '.join(map(repr, names[:_LISTED]))}{more}"
 
 
 def _config(config: Mapping[str, Any]) -> dict[str, Any]:
