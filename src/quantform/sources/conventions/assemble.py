@@ -185,12 +185,14 @@ class Assembler:
         stem = self._stem(base)
         if config is not None and not config.readable:
             return None
-        if any(stem + suffix in self._source for suffix in _BESIDE_SCALES):
+        inputs = self._companion(base, "input_scale") if base.endswith("weight") else f"{base}_input_scale"
+        if inputs in self._source or any(stem + suffix in self._source for suffix in _BESIDE_SCALES):
             raise self._missing(base, f"{stem}_scale", self._scheme(base))
         if config is None or len(tensor.shape) < 2 or base.endswith(_COMPANIONS):
             return None
         scheme = config.scheme(self._module(base))
-        if scheme is not None and (base.endswith("weight") or tensor.format == "e4m3fn"):
+        stacked = len(tensor.shape) > 2 and tensor.format == "uint8"  # experts are not always called weights
+        if scheme is not None and (base.endswith("weight") or tensor.format == "e4m3fn" or stacked):
             raise self._missing(base, f"{stem}_scale", scheme)
         return None
 
