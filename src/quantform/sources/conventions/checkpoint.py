@@ -55,9 +55,10 @@ class Dropped:
 class Checkpoint(Source[Tensor]):
     """A mapping of logical names to tensors: plain ones as they are, quantized weights put together.
 
-    Only headers and configs are read. The tensors that make up a quantized weight do not appear by themselves; those
-    that no weight needs are in `dropped`. A weight in a form that is not read here is there as an `UnsupportedWeight`,
-    which can be listed and refuses everything else; so is one whose tensors do not go together, as a `BrokenWeight`.
+    Only headers and configs are read, and the few numbers that say the shape of packed integers. The tensors that make
+    up a quantized weight do not appear by themselves; those that no weight needs are in `dropped`. A weight in a form
+    that is not read here is there as an `UnsupportedWeight`, which can be listed and refuses everything else; so is one
+    whose tensors do not go together, as a `BrokenWeight`.
 
     Args:
         source: A source of plain tensors: safetensors or arrays. Closing the checkpoint closes it.
