@@ -48,6 +48,10 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(run: Run, model: Path, tmp
     assert report["tensors"] == {"grouped_search to q4_g64_fp16": 2, "cast_direct to fp32": 1}
     assert formats(tmp_path / "a.ninfer")["a.weight"] == "q4_g64_fp16"
     assert run("convert", model, tmp_path / "x.gguf", "--dry-run").code == 2
+    assert run("convert", model, tmp_path / "x.ninfer", "--dry-run", "--max-file-bytes", "10").code == 2
+    (tmp_path / "x.ninfer").touch()
+    assert run("convert", model, tmp_path / "x.ninfer", "--dry-run").code == 2
+    assert run("convert", model, tmp_path / "x.ninfer", "--dry-run", "--force").code == 0
 
 
 def test_options_reach_the_method(run: Run, model: Path, tmp_path: Path) -> None:

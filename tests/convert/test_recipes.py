@@ -19,6 +19,7 @@ import safetensors_builder as sb
 from quantform.convert import work
 from quantform.errors import (
     ArgumentError,
+    OutputExistsError,
     QuantformError,
     RecipeError,
     UnknownNameError,
@@ -492,6 +493,53 @@ def test_importance_that_does_not_fit(tmp_path: Path, vectors: dict[str, np.ndar
         qf.convert(
             {"w": values(4, 64)}, tmp_path / "a.ninfer", format="q4_g64_fp16", method="grouped_search", imatrix=path
         )
+
+
+def test_an_importance_matrix_that_nothing_uses(tmp_path: Path) -> None:
+    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("w", format="q4_g64_fp16", method="grouped_absmax")
+
+    with pytest.raises(ArgumentError, match="nothing uses the importance matrix"):
+        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", recipe=configure, imatrix={"w": np.ones(64)})
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "problem", "hint"),
+    [
+        ("grouped_absmax", {"imatrix": "i"}, "unknown grouped_absmax parameters: imatrix", "takes none"),
+        ("grouped_search", {"imatrx": "i"}, "unknown grouped_search parameters: imatrx", "'imatrix'"),
+        ("grouped_search", {"zzz": 1}, "unknown grouped_search parameters: zzz", "imatrix, importance, negative"),
+    ],
+)
+def test_unknown_parameters(tmp_path: Path, method: str, parameters: dict[str, Any], problem: str, hint: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        qf.convert(
+            {"w": values(4, 64)}, tmp_path / "a.ninfer", format="q4_g64_fp16", method=method, parameters=parameters
+        )
+    assert caught.value.problem == problem
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "text", ["format='bf16', parameters={'x': 1}", "layout='row_scale_v1'", "method='grouped_absmax'"]
+)
+def test_what_a_recipe_file_asks_for_is_an_error_of_the_recipe(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.py"
+    path.write_text(f"def configure(model, recipe, sources):\n    recipe.assign('w', {text})\n")
+    with pytest.raises(RecipeError, match=r"r\.py:configure, parameter 'w'"):
+        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", recipe=path)
+
+
+def test_a_plan_for_an_output_refuses_what_writing_would(tmp_path: Path) -> None:
+    arrays, path = {"w": values(4, 64)}, tmp_path / "a.ninfer"
+    qf.plan(arrays, output=path)
+    with pytest.raises(ArgumentError):
+        qf.plan(arrays, output=path, max_file_bytes=10)
+    path.touch()
+    with pytest.raises(OutputExistsError):
+        qf.plan(arrays, output=path)
+    qf.plan(arrays, output=path, force=True)
+    assert path.read_bytes() == b""
 
 
 @pytest.mark.parametrize("vectors", [(128,), (1, 128), (2, 128), (4, 128), (12, 128), (3, 1, 128)])

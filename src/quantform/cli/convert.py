@@ -119,7 +119,9 @@ def convert(
     }
     limit = _bytes(max_file_bytes)
     if dry_run:
-        _show(output, make_plan(source, **what), json=json)
+        if output.suffix != ".ninfer":
+            raise ArgumentError("only a conversion to .ninfer is planned", where=str(output), expected="*.ninfer")
+        _show(make_plan(source, **what, output=output, max_file_bytes=limit, force=force), json=json)
         return
     with progress_bar("converting") as progress:
         report = run(source, output, **what, max_file_bytes=limit, threads=threads, force=force, progress=progress)
@@ -132,9 +134,7 @@ def convert(
         typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
 
 
-def _show(output: Path, planned: Plan, *, json: bool) -> None:
-    if output.suffix != ".ninfer":
-        raise ArgumentError("only a conversion to .ninfer is planned", where=str(output), expected="*.ninfer")
+def _show(planned: Plan, *, json: bool) -> None:
     if json:
         print_json(planned.as_dict())
         return

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from quantform._progress import Progress, silent
 from quantform.container import Component
-from quantform.convert.artifact import Origin, write_artifact
+from quantform.convert.artifact import Origin, check_artifact, write_artifact
 from quantform.convert.carried import Carried
 from quantform.convert.checkpoint_carried import checkpoint_carried
 from quantform.convert.gguf_carried import gguf_carried
@@ -22,7 +22,7 @@ from quantform.convert.ninfer_carried import ninfer_carried, take_uses
 from quantform.convert.plan import Plan
 from quantform.convert.planner import Planner
 from quantform.convert.report import Report
-from quantform.errors import ArgumentError, QuantformError, UnsupportedError
+from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.methods import Method, Request
 from quantform.recipes import (
     Configure,
@@ -30,6 +30,7 @@ from quantform.recipes import (
     Model,
     Recipe,
     Sources,
+    as_recipe_error,
     assign_matrices,
     load_recipe,
 )
@@ -142,16 +143,22 @@ def plan(
     sources: Mapping[str, Anything] | None = None,
     components: Mapping[str, Anything] | None = None,
     fallback: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    max_file_bytes: int | None = None,
+    force: bool = False,
 ) -> Plan:
     """What `convert` to `.ninfer` would do, from headers alone: no weight is read and nothing is written.
 
-    Args and errors are those of `convert`; values and words that are not legal are found only there.
+    Args and errors are those of `convert`, those of its output only where one is given; values and words that are not
+    legal are found only there.
 
     Returns:
         Each parameter with its source form, method, format, layout and bytes, and the total.
     """
     options = _Options(recipe, format, method, parameters, imatrix, sources, components, fallback)
     with _prepared(source, options) as prepared:
+        if output is not None:
+            check_artifact(prepared.plan, Path(output), prepared.carried, max_file_bytes=max_file_bytes, force=force)
         return prepared.plan
 
 
@@ -242,6 +249,12 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
         try:
             made = planner.plan()
         except QuantformError as error:
+            if (
+                loaded is not None
+                and loaded.sha256 is not None
+                and isinstance(error, (ArgumentError, UnknownNameError))
+            ):
+                raise as_recipe_error(error, loaded.name) from None  # what a file says, not an argument
             raise error.at(str(main.path)) from None
         made.source = str(main.path)
         made.recipe = loaded.name if loaded is not None else None

@@ -21,7 +21,7 @@ from quantform.convert.report import Report
 from quantform.convert.work import Workers
 from quantform.errors import QuantformError
 
-__all__ = ["Origin", "write_artifact"]
+__all__ = ["Origin", "check_artifact", "write_artifact"]
 
 Origin = tuple[str, Mapping[str, Any], tuple[Path, ...]]
 """A further source: its name, what provenance says of it, and its files."""
@@ -52,10 +52,6 @@ def write_artifact(
         force: Replace an existing output.
         progress: Called as bytes are written.
     """
-    main = carried[0]
-    resources = {key: resource for one in carried for key, resource in one.resources.items()}
-    ids = _resource_ids([*resources], next(iter(main.components)))
-    components = {name: _component(name, record, ids) for one in carried for name, record in one.components.items()}
     origins: list[Origin] = [("", one.origin, one.files) for one in carried]
     names = [*(next(iter(one.components)) for one in carried[1:])]
     files = [path for _, _, paths in (*origins, *others) for path in paths]
@@ -77,11 +73,55 @@ def write_artifact(
         document["methods"] = _methods(plan)
         return document
 
-    writer = ArtifactWriter(
+    writer = _writer(plan, output, carried, provenance([PLACEHOLDER] * len(files)), max_file_bytes, files, force=force)
+    ids = _ids(carried)
+    resources = {ids[key]: resource for one in carried for key, resource in one.resources.items()}
+    with Digests(files) as digests, writer:
+        _write_resources(writer, resources)
+        with Workers(threads) as workers:
+            _write_tensors(writer, plan, workers, progress)
+        progress(writer.payload_bytes, writer.payload_bytes, "publishing")
+        writer.finish(provenance=provenance(digests.result()))
+    return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])
+
+
+def check_artifact(
+    plan: Plan, output: Path, carried: Sequence[Carried], *, max_file_bytes: int | None = None, force: bool = False
+) -> None:
+    """Refuse what `write_artifact` would refuse before it writes: a limit, an output that is there, a path.
+
+    Args:
+        plan: What would be written.
+        output: The entry file.
+        carried: What each component's source brings, the main one first.
+        max_file_bytes: The longest that a file may be.
+        force: Replace an existing output.
+    """
+    files = [path for one in carried for path in one.files]
+    _writer(plan, output, carried, None, max_file_bytes, files, force=force)
+
+
+def _writer(
+    plan: Plan,
+    output: Path,
+    carried: Sequence[Carried],
+    provenance: Mapping[str, Any] | None,
+    max_file_bytes: int | None,
+    files: Sequence[Path],
+    *,
+    force: bool,
+) -> ArtifactWriter:
+    """A writer that has checked everything and touched nothing."""
+    ids = _ids(carried)
+    return ArtifactWriter(
         output,
-        components=components,
+        components={name: _component(name, record, ids) for one in carried for name, record in one.components.items()},
         objects=[
-            *(PlannedResource(id=ids[key], nbytes=resource.nbytes) for key, resource in resources.items()),
+            *(
+                PlannedResource(id=ids[key], nbytes=resource.nbytes)
+                for one in carried
+                for key, resource in one.resources.items()
+            ),
             *(
                 PlannedTensor(id=one.id, shape=one.shape, format=one.format, layout=one.layout, divisors=one.divisors)
                 for one in plan.objects
@@ -89,19 +129,17 @@ def write_artifact(
         ],
         bindings=plan.bindings,
         uses=plan.uses,
-        metadata=_metadata(main, plan),
-        provenance=provenance([PLACEHOLDER] * len(files)),
+        metadata=_metadata(carried[0], plan),
+        provenance=provenance,
         max_file_bytes=max_file_bytes,
         force=force,
         sources=files,
     )
-    with Digests(files) as digests, writer:
-        _write_resources(writer, {ids[key]: resource for key, resource in resources.items()})
-        with Workers(threads) as workers:
-            _write_tensors(writer, plan, workers, progress)
-        progress(writer.payload_bytes, writer.payload_bytes, "publishing")
-        writer.finish(provenance=provenance(digests.result()))
-    return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])
+
+
+def _ids(carried: Sequence[Carried]) -> dict[tuple[str, str], str]:
+    keys = [key for one in carried for key in one.resources]
+    return _resource_ids(keys, next(iter(carried[0].components)))
 
 
 def _write_resources(writer: ArtifactWriter, resources: Mapping[str, Resource]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from quantform._registry import near_matches
 from quantform._scalars import SCALARS
 from quantform._sizes import counted, product
 from quantform.container import Binding, Part, TensorRecord
@@ -38,7 +39,7 @@ from quantform.sources.conventions import RowScaledWeight, UnsupportedWeight
 
 __all__ = ["Planner"]
 
-_CAST, _IMPORT = METHODS["cast_direct"], METHODS["import_encoded"]
+_CAST, _IMPORT, _SEARCH = METHODS["cast_direct"], METHODS["import_encoded"], METHODS["grouped_search"]
 _IMATRIX = "imatrix"
 # Types whose values may not all fit where they go: each is tried, unless a fallback rounds them.
 _WIDE = {"fp64", "uint32", "int64", "uint64"}
@@ -130,6 +131,7 @@ class Planner:
         self._parts: dict[str, list[tuple[ObjectPlan, tuple[int, int]]]] = {}
         self._homeless: list[Tensor] = []
         self._moved = 0
+        self._searched = False
         self._unweighted = 0
         self._weighted = 0
 
@@ -421,8 +423,13 @@ class Planner:
 
     def _segments(self, pieces: list[_Piece], target: Format, method: Method, choice: Choice) -> tuple[Segment, ...]:
         parameters = dict(choice.parameters or {})
-        imatrix = self._parameters(method, choice).get(_IMATRIX)
-        parameters.pop(_IMATRIX, None) if method.name == "grouped_search" else None
+        imatrix = None
+        if method == _SEARCH or method.parameters is None:
+            imatrix = self._parameters(method, choice).get(_IMATRIX)
+        if method == _SEARCH:
+            self._searched = True
+            parameters.pop(_IMATRIX, None)
+            _check_known(parameters)
         columns = pieces[0].matrix[1]
         if imatrix is None:
             inputs = tuple(input_of(piece.place, piece.tensor, *piece.span, piece.matrix) for piece in pieces)
@@ -449,7 +456,7 @@ class Planner:
     def _parameters(self, method: Method, choice: Choice) -> Mapping[str, Any]:
         """The method's parameters, the importance file that holds for all among them."""
         parameters = dict(choice.parameters or {})
-        if method.name == "grouped_search" and self._imatrix is not None and "importance" not in parameters:
+        if method == _SEARCH and self._imatrix is not None and "importance" not in parameters:
             parameters.setdefault(_IMATRIX, self._imatrix)
         return parameters
 
@@ -478,6 +485,12 @@ class Planner:
                 f"{counted(self._moved, 'tensor')} of ternary blocks: codes and scales kept in {TERNARY}, "
                 "which does not convert back to GGUF"
             )
+        if self._imatrix is not None and not self._searched:
+            raise ArgumentError(
+                "nothing uses the importance matrix",
+                expected="a parameter that grouped_search makes",
+                hint="Assign the method, or leave the matrix out",
+            )
         if self._unweighted and not self._weighted:
             raise ArgumentError(
                 "the importance matrix knows none of the parameters",
@@ -490,6 +503,16 @@ class Planner:
                 "every channel weighs the same"
             )
         return notes
+
+
+def _check_known(parameters: Mapping[str, Any]) -> None:
+    """Refuse what `grouped_search` does not take; here it also takes an importance matrix."""
+    known = [_IMATRIX, *(parameter.name for parameter in _SEARCH.parameters or ())]
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise ArgumentError(
+            f"unknown grouped_search parameters: {', '.join(unknown)}", hint=near_matches(unknown[0], known)
+        )
 
 
 def _weighted(

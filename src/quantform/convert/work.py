@@ -22,11 +22,12 @@ import numpy.typing as npt
 
 from quantform._native import thread_limit
 from quantform.convert.streams import Stream
-from quantform.errors import QuantformError, RecipeError
+from quantform.errors import ArgumentError, QuantformError, RecipeError, UnknownNameError
 from quantform.formats import Words
 from quantform.layouts import Layout, RowPlaneLayout
 from quantform.methods import Input, Job, Method, Request
 from quantform.methods.request import Span
+from quantform.recipes import as_recipe_error
 
 __all__ = ["CHUNK_VALUES", "Encoded", "Literal", "Segment", "Streamed", "Work", "Workers"]
 
@@ -251,6 +252,8 @@ class Encoded(Work):
             place = _place(request, row)
             if self.method.parameters is None and place not in (error.where or ""):
                 error.at(place)
+            if self.method.parameters is None and isinstance(error, (ArgumentError, UnknownNameError)):
+                raise as_recipe_error(error) from error
             raise
         except (Exception, SystemExit) as error:
             if self.method.parameters is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantform.recipes.everything import assign_matrices
 from quantform.recipes.importance import Importance, import_importance
-from quantform.recipes.load import Configure, LoadedRecipe, load_recipe
+from quantform.recipes.load import Configure, LoadedRecipe, as_recipe_error, load_recipe
 from quantform.recipes.model import Model, Parameter, Sources
 from quantform.recipes.recipe import Choice, Recipe, Selection, UseChoice
 
@@ -19,6 +19,7 @@ __all__ = [
     "Selection",
     "Sources",
     "UseChoice",
+    "as_recipe_error",
     "assign_matrices",
     "import_importance",
     "load_recipe",

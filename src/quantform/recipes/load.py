@@ -20,7 +20,7 @@ from quantform.recipes.recipe import Recipe
 from quantform.recipes.toml_form import parse_toml
 from quantform.sources import Source
 
-__all__ = ["Configure", "LoadedRecipe", "load_recipe"]
+__all__ = ["Configure", "LoadedRecipe", "as_recipe_error", "load_recipe"]
 
 Configure = Callable[[Model, Recipe, Mapping[str, Source[Any]]], object]
 """A recipe: `configure(model, recipe, sources)`, which calls `recipe`'s methods."""
@@ -114,6 +114,12 @@ def _guarded(configure: Configure, path: Path) -> Configure:
     return guarded
 
 
+def as_recipe_error(error: QuantformError, where: str | None = None) -> RecipeError:
+    """The same error as one of a recipe, at an outer place."""
+    place = ", ".join(one for one in (where, error.where) if one)
+    return RecipeError(error.problem, where=place or None, expected=error.expected, found=error.found, hint=error.hint)
+
+
 def _blamed(error: BaseException, path: Path) -> RecipeError:
     """One error that names the file's line and function, for whatever its code raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -124,7 +130,6 @@ def _blamed(error: BaseException, path: Path) -> RecipeError:
     elif isinstance(error, SyntaxError):
         where = f"{path}, line {error.lineno}"
     if isinstance(error, QuantformError):
-        place = f"{where}, {error.where}" if error.where else where
-        return RecipeError(error.problem, where=place, expected=error.expected, found=error.found, hint=error.hint)
+        return as_recipe_error(error, where)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return RecipeError(f"{type(error).__name__}: {text}" if text else type(error).__name__, where=where)
