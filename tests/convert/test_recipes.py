@@ -366,6 +366,52 @@ def test_methods_of_the_users_own(tmp_path: Path) -> None:
     assert not (tmp_path / "b.ninfer").exists()
 
 
+@pytest.mark.parametrize("format", ["q4_g64_fp16", "q6_g64_fp16", "fp8_e4m3fn_row_bf16", "fp8_e4m3fn_row_fp16"])
+@pytest.mark.parametrize("as_words", [True, False])
+def test_methods_give_codes_and_scales(tmp_path: Path, format: str, as_words: bool) -> None:
+    array = values(4, 100)
+    expected: Any = qf.encode(array, format)
+    number = FORMATS[format].scale.dtype if format.startswith("fp8") else np.float16  # type: ignore[attr-defined]
+
+    def method(request: Any) -> Any:  # noqa: ARG001
+        scales = expected.scales if as_words else expected.scales.view(number)
+        return lambda first, end: (expected.codes[first:end], scales[first:end])
+
+    with made(tmp_path, {"w": array}, format=format, method=method) as source:
+        assert same(source["w"].words(), expected)
+
+
+def test_methods_give_values_of_other_types(tmp_path: Path) -> None:
+    array = values(4, 64)
+
+    def method(request: Any) -> Any:
+        return lambda first, end: request.values(first, end).astype(np.float32)
+
+    with made(tmp_path, {"w": array}, format="bf16", method=method) as source:
+        assert np.array_equal(source["w"].decode(), array.astype(ml_dtypes.bfloat16))
+    with pytest.raises(QuantformError, match=r"parameter 'w'.*row 0, column 0: the value is not an integer"):
+        qf.convert({"w": array}, tmp_path / "a.ninfer", format="int32", method=method)
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales", "expected"),
+    [
+        (np.zeros((4, 64), np.int16), np.zeros((4, 1), np.float16), r"codes int8 \[4, 64\], found codes int16"),
+        (np.zeros((4, 64), np.int8), np.zeros(4, np.float16), r"scales float16 or uint16 \[4, 1\], found scales"),
+        (np.zeros((4, 64), np.int8), None, "found scales NoneType"),
+        (np.full((4, 64), 100, np.int8), np.ones((4, 1), np.float16), "row 0, group 0, column 0"),
+    ],
+)
+def test_wrong_codes_and_scales(tmp_path: Path, codes: Any, scales: Any, expected: str) -> None:
+    with pytest.raises(QuantformError, match=f"parameter 'w'.*{expected}"):
+        qf.convert(
+            {"w": values(4, 64)},
+            tmp_path / "a.ninfer",
+            format="q4_g64_fp16",
+            method=lambda _: lambda _first, _end: (codes, scales),
+        )
+
+
 def test_errors_of_the_users_own_methods_name_the_parameter(tmp_path: Path) -> None:
     def leaves(request: Any) -> Any:  # noqa: ARG001
         raise SystemExit(0)

@@ -231,7 +231,7 @@ def _words(format: str, rows: int, **changes: Any) -> Words:
             WordsError,
             "row 2, group 0, column 0",
         ),
-        ("bf16", lambda first, end: np.ones((end - first, 16), np.float32), ArgumentError, "found float32"),
+        ("bf16", lambda first, end: np.ones((end - first, 16), np.complex64), ArgumentError, "found complex64"),
         ("bf16", lambda _first, _end: np.ones((1, 16), BF16), ArgumentError, r"found bfloat16 \[1, 16\]"),
         (
             "nvfp4",

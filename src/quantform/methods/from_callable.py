@@ -1,8 +1,15 @@
 """Python callables as methods.
 
 A callable takes a `Request` and returns what gives its rows: a function of `(first, end)`, or an object with a method
-`rows` of that signature. It may read everything it needs first. What it returns for a range is either words of the
-target format, of shape `[end - first, K]`, or, for a direct format, an array of the target's own number type.
+`rows` of that signature. It may read everything it needs first. What it returns for a range is words of the target
+format, of shape `[end - first, K]`, or simpler arrays:
+
+- for a direct format, numbers `[end - first, K]`: those of the target's own type pass bit for bit, others become words
+  by the rules of `cast_direct`;
+- for a grouped format, codes and scales: int8 `[end - first, K]`, and float16 or their uint16 words
+  `[end - first, ceil(K / group)]`;
+- for FP8 rows, codes and scales: uint8 E4M3FN words `[end - first, K]`, and numbers of the scale's own type
+  `[end - first]` or their uint16 words.
 
 ```python
 def negated(request):
@@ -27,10 +34,13 @@ from typing import Any
 import numpy as np
 
 from quantform.errors import ArgumentError
-from quantform.formats import FORMATS, DirectFormat, DirectWords, Nvfp4Words, Words
+from quantform.formats import FORMATS, DirectFormat, DirectWords, GroupedWords, Nvfp4Words, RowScaledWords, Words
+from quantform.formats.fp8_row import RowScaledFormat
+from quantform.formats.grouped import GroupedFormat
 from quantform.methods.assemble import validate
+from quantform.methods.cast_direct import direct_words
 from quantform.methods.method import Job, Method, Options
-from quantform.methods.request import Request
+from quantform.methods.request import NUMBERS, Request
 
 __all__ = ["RowsOf", "callable_method"]
 
@@ -49,9 +59,11 @@ class _CallableJob(Job):
         found = self.read(first, end)
         target, shape = self.request.format, (end - first, self.request.columns)
         if isinstance(target, DirectFormat) and isinstance(found, np.ndarray):
-            if found.dtype != target.scalar.dtype or found.shape != shape:
+            if found.dtype not in NUMBERS or found.shape != shape:
                 raise self._refusal(f"{target.scalar.dtype} {list(shape)}", f"{found.dtype} {list(found.shape)}")
-            found = DirectWords(target, shape, np.ascontiguousarray(found).view(target.scalar.word_dtype))
+            found = DirectWords(target, shape, direct_words(found, span.place, target.scalar))
+        elif isinstance(found, tuple):
+            found = self._pair(found, shape)
         if not isinstance(found, Words) or found.format.name != target.name or found.shape != shape:
             what = f"{found.format} {list(found.shape)}" if isinstance(found, Words) else type(found).__name__
             raise self._refusal(f"words of {target} {list(shape)}", what)
@@ -62,6 +74,31 @@ class _CallableJob(Job):
                 words = ", ".join(f"0x{word:08X}" for word in sorted(self.divisor))
                 raise self._refusal("one divisor word, the same for all rows", f"{len(found.divisors)} ({words})")
         return found
+
+    def _pair(self, found: tuple[Any, ...], shape: tuple[int, int]) -> Words:
+        """The words of a pair of codes and scales."""
+        target = self.request.format
+        codes, scales = found if len(found) == 2 else (None, None)
+        kind: np.dtype[Any]
+        scale: np.dtype[Any]
+        many: tuple[int, ...]
+        if isinstance(target, GroupedFormat):
+            kind, scale, many = np.dtype(np.int8), np.dtype(np.float16), (shape[0], target.groups(shape[1]))
+        elif isinstance(target, RowScaledFormat):
+            kind, scale, many = np.dtype(np.uint8), target.scale.dtype, (shape[0],)
+        else:
+            raise self._refusal(f"words of {target} {list(shape)}", "a tuple")
+        for part, name, dtypes, size in (
+            (codes, "codes", (kind,), shape),
+            (scales, "scales", (scale, np.dtype(np.uint16)), many),
+        ):
+            if not isinstance(part, np.ndarray) or part.dtype not in dtypes or part.shape != size:
+                what = f"{part.dtype} {list(part.shape)}" if isinstance(part, np.ndarray) else type(part).__name__
+                raise self._refusal(f"{name} {' or '.join(map(str, dtypes))} {list(size)}", f"{name} {what}")
+        codes, scales = np.ascontiguousarray(codes), np.ascontiguousarray(scales).view(np.uint16)
+        if isinstance(target, GroupedFormat):
+            return GroupedWords(target, shape, codes, scales)
+        return RowScaledWords(target, shape, codes, scales)
 
     def _refusal(self, expected: str, found: str) -> ArgumentError:
         return ArgumentError(

@@ -19,11 +19,12 @@ from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import DirectFormat, Format, Nvfp4Words, Words
 from quantform.methods.assemble import row_range
 
-__all__ = ["Input", "Request", "Span"]
+__all__ = ["NUMBERS", "Input", "Request", "Span"]
 
 Array = npt.NDArray[Any]
 
-_NUMBERS = frozenset(scalar.dtype for scalar in SCALARS.values())
+NUMBERS = frozenset(scalar.dtype for scalar in SCALARS.values())
+"""The number types that methods read, in native byte order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class Span:
         if found.shape != expected:
             raise ArgumentError("a read of rows gave the wrong shape", expected=list(expected), found=list(found.shape))
         native = found.dtype.newbyteorder("=")
-        if native not in _NUMBERS:
+        if native not in NUMBERS:
             raise ArgumentError("the values are no numbers that a method reads", found=str(found.dtype))
         return found.astype(native, copy=False)
 
