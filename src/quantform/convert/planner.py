@@ -131,6 +131,7 @@ class Planner:
         self._parts: dict[str, list[tuple[ObjectPlan, tuple[int, int]]]] = {}
         self._homeless: list[Tensor] = []
         self._moved = 0
+        self._unbound: set[str] = set()
         self._searched = False
         self._unweighted = 0
         self._weighted = 0
@@ -198,6 +199,7 @@ class Planner:
             if (
                 isinstance(source, NinferSource)
                 and name not in grouped
+                and name not in self.recipe.apart
                 and self.recipe.target(name) == name
                 and all(choice.is_default for choice in choices)
             ):
@@ -207,6 +209,13 @@ class Planner:
         return kept
 
     def _keep(self, kept: Mapping[str, tuple[Binding, NinferSource]]) -> None:
+        extents = {extent for binding, _ in kept.values() for extent in _extents(binding)}
+        ids = {id for id, _ in extents}
+        for name, parameter in self.model.parameters.items():
+            source = self.model.components[parameter.component]
+            if isinstance(source, NinferSource) and name not in kept:
+                left = set(_extents(source.directory.bindings[parameter.source.name])) - extents
+                self._unbound |= {id for id, _ in left} & ids
         copied: set[str] = set()
         for name, (binding, source) in kept.items():
             for id in _objects_of(binding):
@@ -480,6 +489,11 @@ class Planner:
         )
         if rounded:
             notes.append(f"{counted(rounded, 'tensor')} with binary32 row scales: rounded to BF16 where words are kept")
+        if self._unbound:
+            notes.append(
+                f"{counted(len(self._unbound), 'object')} copied whole, though not every parameter in it is taken from "
+                f"there any more: {', '.join(sorted(self._unbound)[:_LISTED])}"
+            )
         if self._moved:
             notes.append(
                 f"{counted(self._moved, 'tensor')} of ternary blocks: codes and scales kept in {TERNARY}, "
@@ -576,6 +590,13 @@ def _binding(parameter: Parameter, parts: list[tuple[ObjectPlan, tuple[int, int]
     if len(parts) == 1 and planned.shape == parameter.shape and span == (0, product(planned.shape)):
         return Binding(object=planned.id)
     return Binding(parts=tuple(Part(object=planned.id, range=span) for planned, span in parts))
+
+
+def _extents(binding: Binding) -> list[tuple[str, tuple[int, int] | None]]:
+    """Objects and the elements of them that a binding takes; None for a whole one."""
+    if binding.object is not None:
+        return [(binding.object, None)]
+    return [(part.object, part.range) for part in binding.parts or ()]
 
 
 def _objects_of(binding: Binding) -> list[str]:

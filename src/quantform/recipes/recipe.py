@@ -95,6 +95,7 @@ class Recipe:
         uses: `(parameter, input)` to what was said of that use.
         groups: Parameters that are stacked into one object each.
         shared: Parameter name to the one whose objects it takes.
+        apart: Parameters that were taken out of what they are stacked in, also in the source.
     """
 
     def __init__(self, model: Model) -> None:
@@ -106,6 +107,7 @@ class Recipe:
         self.uses: dict[tuple[str, str], UseChoice] = {}
         self.groups: list[tuple[str, ...]] = []
         self.shared: dict[str, str] = {}
+        self.apart: set[str] = set()
 
     def assign(
         self,
@@ -213,10 +215,13 @@ class Recipe:
     def separate(self, names: Names) -> None:
         """Take parameters out of their groups; a group of one is none.
 
+        A parameter of an artifact gets objects of its own as well, with the words that it has.
+
         Raises:
             UnknownNameError: A name matches nothing.
         """
         leaving = set(self._names(names))
+        self.apart |= leaving
         remaining = (tuple(name for name in group if name not in leaving) for group in self.groups)
         self.groups = [group for group in remaining if len(group) > 1]
 
