@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ from quantform.convert.own_words import (
     own_format,
     source_form,
 )
+from quantform.convert.piece import Piece
 from quantform.convert.plan import Fragment, ObjectPlan, Plan
 from quantform.convert.streams import Copy, Demand
 from quantform.convert.uses import plan_uses
@@ -44,55 +44,6 @@ _IMATRIX = "imatrix"
 # Types whose values may not all fit where they go: each is tried, unless a fallback rounds them.
 _WIDE = {"fp64", "uint32", "int64", "uint64"}
 _LISTED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Leading rows of a parameter, and where they come from."""
-
-    parameter: Parameter
-    selection: Selection
-    tensor: Tensor
-
-    @property
-    def name(self) -> str:
-        return self.parameter.name
-
-    @property
-    def whole(self) -> bool:
-        shape = self.parameter.shape
-        return not shape or (self.selection.first, self.selection.end) == (0, shape[0])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """What is held of the parameter."""
-        if self.whole:
-            return self.parameter.shape
-        return (self.selection.end - self.selection.first, *self.parameter.shape[1:])
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """First row and end among the tensor's rows."""
-        rows = self.tensor.matrix[0]
-        if self.whole:
-            return 0, rows
-        each = rows // self.parameter.shape[0]
-        return self.selection.first * each, self.selection.end * each
-
-    @property
-    def matrix(self) -> tuple[int, int]:
-        first, end = self.span
-        return end - first, self.tensor.matrix[1]
-
-    @property
-    def place(self) -> str:
-        rows = "" if self.whole else f"[{self.selection.first}:{self.selection.end}]"
-        return f"parameter {self.name!r}{rows}"
-
-    def fragment(self, first_element: int) -> Fragment:
-        rows = None if self.whole else (self.selection.first, self.selection.end)
-        end = first_element + product(self.shape)
-        return Fragment(self.name, self.shape, rows, source_form(self.tensor), (first_element, end))
 
 
 class Planner:
@@ -258,9 +209,9 @@ class Planner:
 
     # --- one object ---------------------------------------------------------------------------------------------
 
-    def _piece(self, name: str, selection: Selection) -> _Piece:
+    def _piece(self, name: str, selection: Selection) -> Piece:
         parameter = self.model.parameters[name]
-        piece = _Piece(parameter, selection, selection.choice.source or parameter.source)
+        piece = Piece(parameter, selection, selection.choice.source or parameter.source)
         if not piece.whole and piece.tensor.matrix[1] != parameter.shape[-1]:
             raise UnsupportedError(
                 "the source's rows are not the parameter's, so that it cannot be split",
@@ -289,14 +240,14 @@ class Planner:
                 )
         self._guarded(pieces)
 
-    def _single(self, piece: _Piece) -> None:
+    def _single(self, piece: Piece) -> None:
         choice = piece.selection.choice
         if choice.format is None and choice.method is None and choice.layout is None and not choice.parameters:
             self._default(piece)
         else:
             self._guarded([piece])
 
-    def _default(self, piece: _Piece) -> None:
+    def _default(self, piece: Piece) -> None:
         """Own words where a format holds them, else values that lose nothing, else the fallback."""
         tensor = piece.tensor
         own = own_format(tensor)
@@ -327,7 +278,7 @@ class Planner:
         else:
             self._encode([piece], Choice(format=target))
 
-    def _guarded(self, pieces: list[_Piece]) -> None:
+    def _guarded(self, pieces: list[Piece]) -> None:
         try:
             self._encode(pieces, pieces[0].selection.choice)
         except QuantformError as error:
@@ -335,7 +286,7 @@ class Planner:
                 error.at(pieces[0].place)
             raise
 
-    def _encode(self, pieces: list[_Piece], choice: Choice) -> None:
+    def _encode(self, pieces: list[Piece], choice: Choice) -> None:
         target = self._target(pieces, choice)
         layout = LAYOUTS[choice.layout or target.default_layout]
         method = choice.method or self._method(pieces, target)
@@ -353,7 +304,7 @@ class Planner:
             work = Encoded(method, segments, layout, shape, divisors)
         self._add(pieces, target, layout, method, _recorded(self._parameters(method, choice)), divisors, work)
 
-    def _target(self, pieces: list[_Piece], choice: Choice) -> Format:
+    def _target(self, pieces: list[Piece], choice: Choice) -> Format:
         if choice.format is not None:
             return FORMATS[choice.format]
         if choice.method is not None and choice.method != _IMPORT:
@@ -365,7 +316,7 @@ class Planner:
             raise ArgumentError("no one format holds the words as they are", found=stored, hint="Name a format")
         return first
 
-    def _method(self, pieces: list[_Piece], target: Format) -> Method:
+    def _method(self, pieces: list[Piece], target: Format) -> Method:
         if target.category == "direct":
             return _CAST
         if all(held_by(piece.tensor, target) for piece in pieces):
@@ -384,7 +335,7 @@ class Planner:
 
     def _add(
         self,
-        pieces: list[_Piece],
+        pieces: list[Piece],
         target: Format,
         layout: Layout,
         method: Method,
@@ -417,7 +368,7 @@ class Planner:
         for fragment in fragments:
             self._parts.setdefault(fragment.parameter, []).append((planned, fragment.elements))
 
-    def _id(self, pieces: list[_Piece]) -> str:
+    def _id(self, pieces: list[Piece]) -> str:
         name = "+".join(
             piece.place.removeprefix("parameter ").replace(repr(piece.name), piece.name) for piece in pieces
         )
@@ -430,7 +381,7 @@ class Planner:
 
     # --- what a method is asked ------------------------------------------------------------------------------------
 
-    def _segments(self, pieces: list[_Piece], target: Format, method: Method, choice: Choice) -> tuple[Segment, ...]:
+    def _segments(self, pieces: list[Piece], target: Format, method: Method, choice: Choice) -> tuple[Segment, ...]:
         parameters = dict(choice.parameters or {})
         imatrix = None
         if method == _SEARCH or method.parameters is None:
@@ -530,7 +481,7 @@ def _check_known(parameters: Mapping[str, Any]) -> None:
 
 
 def _weighted(
-    piece: _Piece, importance: Mapping[str, Any]
+    piece: Piece, importance: Mapping[str, Any]
 ) -> Iterator[tuple[str, int, int, np.ndarray[Any, Any] | None]]:
     """The piece's rows by their importance vector: place, first row, end, vector. A bank has one for each expert."""
     first, end = piece.span
