@@ -26,10 +26,10 @@ CODES = sb.f8([[0x38, 0x40], [0x3C, 0xB8]])
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    tensors = {
+    tensors: dict[str, Any] = {
         "a.weight": CODES,
-        "a.weight_scale": np.float32([2.0]),
-        "a.input_scale": np.float32([1.0]),
+        "a.weight_scale": np.array([2.0], np.float32),
+        "a.input_scale": np.array([1.0], np.float32),
         "b.weight": CODES,
         "c.weight": np.ones((2, 3), np.float32),
     }

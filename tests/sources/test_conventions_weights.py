@@ -528,7 +528,7 @@ def test_codes_never_become_plain_values(name: str, tensors: dict[str, Any], set
 
 
 def test_integers_that_no_config_calls_codes_stay_plain() -> None:
-    tensors = {"p.mask": U8, "p.ids": np.zeros((2, 2), np.int32), "p.bias": np.zeros(4, np.int8)}
+    tensors: dict[str, Any] = {"p.mask": U8, "p.ids": np.zeros((2, 2), np.int32), "p.bias": np.zeros(4, np.int8)}
     checkpoint = Checkpoint(ArraySource(tensors), NVFP4_ALL)
     assert set(checkpoint) == set(tensors)
     assert not checkpoint.weights

@@ -19,7 +19,7 @@ from quantform.convert.checkpoint_carried import checkpoint_carried
 from quantform.convert.gguf_carried import gguf_carried
 from quantform.convert.gguf_restore import restore_gguf
 from quantform.convert.ninfer_carried import ninfer_carried, take_uses
-from quantform.convert.plan import Plan
+from quantform.convert.planned import Plan
 from quantform.convert.planner import Planner
 from quantform.convert.report import Report
 from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError

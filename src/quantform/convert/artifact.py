@@ -16,7 +16,7 @@ from quantform._version import __version__
 from quantform.container import ArtifactWriter, Component, PlannedResource, PlannedTensor
 from quantform.convert.carried import Carried, Resource
 from quantform.convert.digests import PLACEHOLDER, Digests
-from quantform.convert.plan import Plan
+from quantform.convert.planned import Plan
 from quantform.convert.report import Report
 from quantform.convert.work import Workers
 from quantform.errors import QuantformError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quantform._sizes import product
 from quantform.convert.own_words import source_form
-from quantform.convert.plan import Fragment
+from quantform.convert.planned import Fragment
 from quantform.recipes import Parameter, Selection
 from quantform.sources import Tensor
 

@@ -25,7 +25,7 @@ from quantform.convert.own_words import (
     source_form,
 )
 from quantform.convert.piece import Piece
-from quantform.convert.plan import Fragment, ObjectPlan, Plan
+from quantform.convert.planned import Fragment, ObjectPlan, Plan
 from quantform.convert.streams import Copy, Demand
 from quantform.convert.uses import plan_uses
 from quantform.convert.work import Encoded, Segment, Streamed, Work

@@ -9,7 +9,7 @@ import numpy as np
 
 from quantform.container import Binding, Use
 from quantform.convert.auxiliaries import COLUMNS, DIVISOR, Auxiliary, auxiliary, divisor_of
-from quantform.convert.plan import Fragment, ObjectPlan
+from quantform.convert.planned import Fragment, ObjectPlan
 from quantform.convert.work import Literal as LiteralWork
 from quantform.errors import ArgumentError, QuantformError
 from quantform.formats import FORMATS
