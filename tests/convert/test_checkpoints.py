@@ -99,6 +99,20 @@ def test_nvfp4_keeps_its_words(tmp_path: Path, *, modelopt: bool) -> None:
         assert words.divisors.view(np.float32).tolist() == [4.0]
 
 
+def test_nvfp4_of_the_real_package_keeps_its_words(tmp_path: Path) -> None:
+    """Whole tiles, as compressed-tensors wrote them: the words of the file, the values that the package gives."""
+    directory = CHECKPOINTS / "nvfp4_tiles"
+    with made(tmp_path, directory) as source, SafetensorsSource(directory) as raw:
+        for weight in Checkpoint(raw).weights:
+            words = source[weight].words()
+            assert isinstance(words, Nvfp4Words)
+            assert words.codes.tobytes() == raw[f"{weight}_packed"].payload().tobytes()
+            assert words.scales.tobytes() == raw[f"{weight}_scale"].payload().tobytes()
+            assert words.divisors.tobytes() == raw[f"{weight}_global_scale"].payload().tobytes()
+            with SafetensorsSource(directory / "expected.safetensors") as expected:
+                assert words.decode("bfloat16").tobytes() == expected[weight].payload().tobytes()
+
+
 def test_an_illegal_word_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     tensors = nvfp4(256, 192, 4.0)
     kind, shape, data = tensors["p.weight_scale"]

@@ -19,6 +19,7 @@ O = "layers.0.self_attn.o_proj.weight"  # noqa: E741 - the projection's name
 CONVENTIONS = {
     "nvfp4": {Q: "compressed-tensors-nvfp4", O: "compressed-tensors-nvfp4"},
     "nvfp4_power_of_two": {Q: "compressed-tensors-nvfp4", O: "compressed-tensors-nvfp4"},
+    "nvfp4_tiles": {Q: "compressed-tensors-nvfp4", O: "compressed-tensors-nvfp4"},
     "fp8_channel": {Q: "fp8-per-row", O: "fp8-per-row"},
     "fp8_channel_fp32": {Q: "fp8-per-row", O: "fp8-per-row"},
     "fp8_tensor": {Q: "fp8-per-tensor", O: "fp8-per-tensor"},
@@ -29,6 +30,7 @@ CONVENTIONS = {
 }
 WEIGHTS = [(name, weight) for name, weights in CONVENTIONS.items() for weight in weights]
 SHAPES = {Q: (40, 64), O: (24, 96)}
+TILES = {Q: (128, 64), O: (128, 128)}
 
 
 def opened(name: str) -> Checkpoint:
@@ -63,7 +65,7 @@ def test_weights_are_found_and_nothing_is_left_unexplained(name: str) -> None:
         assert not used & dropped
         assert all(tensor.name.endswith("input_scale") and tensor.reason for tensor in checkpoint.dropped)
         assert checkpoint["lm_head.weight"].format in {"bf16", "fp32"}
-        assert {weight: checkpoint[weight].shape for weight in (Q, O)} == SHAPES
+        assert {weight: checkpoint[weight].shape for weight in (Q, O)} == (TILES if name == "nvfp4_tiles" else SHAPES)
 
 
 @pytest.mark.parametrize(("name", "weight"), WEIGHTS)

@@ -38,24 +38,25 @@ MX = {"type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "to
 
 
 class Attention(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, tiles: bool) -> None:
         super().__init__()
-        self.q_proj = torch.nn.Linear(64, 40, bias=False)
-        self.o_proj = torch.nn.Linear(96, 24, bias=True)
+        # Whole tiles of 128 rows and 64 columns can be stored as they are; the odd sizes are for everything else.
+        self.q_proj = torch.nn.Linear(64, 128 if tiles else 40, bias=False)
+        self.o_proj = torch.nn.Linear(128 if tiles else 96, 128 if tiles else 24, bias=True)
 
 
 class Layer(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, tiles: bool) -> None:
         super().__init__()
-        self.self_attn = Attention()
+        self.self_attn = Attention(tiles=tiles)
         self.norm = torch.nn.LayerNorm(24)
 
 
 class Model(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, tiles: bool = False) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(10, 64)
-        self.layers = torch.nn.ModuleList([Layer()])
+        self.layers = torch.nn.ModuleList([Layer(tiles=tiles)])
         self.lm_head = torch.nn.Linear(64, 10, bias=False)
 
 
@@ -103,10 +104,12 @@ def calibrate(module: torch.nn.Module, *, round_global: bool) -> None:
     module.weight_scale.data = scale.to(module.weight_scale.dtype).reshape(module.weight_scale.shape)
 
 
-def make(name: str, config: dict, dtype: torch.dtype = torch.bfloat16, *, round_global: bool = False) -> None:
+def make(
+    name: str, config: dict, dtype: torch.dtype = torch.bfloat16, *, round_global: bool = False, tiles: bool = False
+) -> None:
     directory = HERE / name
     directory.mkdir(exist_ok=True)
-    model = weights(Model(), dtype)
+    model = weights(Model(tiles=tiles), dtype)
     apply_quantization_config(model, QuantizationConfig(quantization_status="frozen", **config))
     quantized = [module for module in model.modules() if getattr(module, "quantization_scheme", None) is not None]
     for module in quantized:
@@ -139,6 +142,7 @@ if __name__ == "__main__":
     linear = ["Linear"]
     make("nvfp4", groups({"targets": linear, "weights": NVFP4, "input_activations": NVFP4_INPUT}))
     make("nvfp4_power_of_two", groups({"targets": linear, "weights": NVFP4}), round_global=True)
+    make("nvfp4_tiles", groups({"targets": linear, "weights": NVFP4, "input_activations": NVFP4_INPUT}), tiles=True)
     channel = {"weights": {**FP8, "strategy": "channel"}, "input_activations": FP8_INPUT}
     make("fp8_channel", groups({"targets": linear, **channel}))
     make("fp8_channel_fp32", groups({"targets": linear, **channel}), torch.float32)
