@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,12 +14,28 @@ import numpy.typing as npt
 
 from quantform.errors import ArgumentError, FileError, TruncatedFileError
 
-__all__ = ["MappedFile"]
+__all__ = ["Closing", "MappedFile"]
 
 Bytes = npt.NDArray[np.uint8]
 
 
-class MappedFile:
+class Closing(ABC):
+    """Something to be closed: by `close`, or by leaving a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is open; closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MappedFile(Closing):
     """A regular file opened for reading; every access is checked against its size.
 
     `view` maps the file and copies nothing; `read_into` copies through the kernel, so that streaming a large file does
@@ -105,14 +122,6 @@ class MappedFile:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._fd < 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:

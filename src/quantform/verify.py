@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,13 +168,11 @@ def verify(
     return report
 
 
-def _attempt(report: Report, rule: str, name: str, check: Any) -> bool:  # noqa: ANN401
+def _attempt(report: Report, rule: str, name: str, check: Callable[[], object]) -> None:
     try:
         check()
     except QuantformError as error:
         report.findings.append(Finding(rule, name, str(error)))
-        return False
-    return True
 
 
 def _deep(report: Report, source: Source[Any], progress: Progress) -> None:

@@ -10,13 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from quantform._files import MappedFile
+from quantform._files import Closing, MappedFile
 from quantform._registry import near_matches
 from quantform._sizes import human_bytes
 from quantform.container.directory import Directory, ObjectRecord, TensorRecord, parse_directory
@@ -49,7 +48,7 @@ MAX_DIRECTORY_BYTES = 256 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-class Artifact:
+class Artifact(Closing):
     """An open `.ninfer` artifact, version 3; a context manager.
 
     Attributes:
@@ -207,14 +206,6 @@ class Artifact:
         with self._lock:
             for file in self._open.values():
                 file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Artifact {str(self.path)!r}, {len(self.objects)} objects>"

@@ -12,7 +12,7 @@ from quantform._rows import matrix_shape
 from quantform.errors import ArgumentError
 from quantform.formats import BlockWords, DirectWords, Format, GroupedWords, Nvfp4Words, RowScaledWords, Words
 
-__all__ = ["join", "row_range", "validate"]
+__all__ = ["join", "row_range"]
 
 W = TypeVar("W", bound=Words)
 
@@ -77,13 +77,3 @@ def row_range(words: Words, first: int, end: int) -> Words:
     if isinstance(words, RowScaledWords):
         return RowScaledWords(words.format, shape, words.codes[chosen], words.scales[chosen])
     raise ArgumentError("rows of these words cannot be taken", found=type(words).__name__)
-
-
-def validate(words: W, first_row: int) -> W:
-    """`words` themselves, once they are legal; an error counts rows from `first_row`.
-
-    Raises:
-        WordsError: They are not.
-    """
-    words.validate(first_row)
-    return words

@@ -37,7 +37,6 @@ from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, DirectFormat, DirectWords, GroupedWords, Nvfp4Words, RowScaledWords, Words
 from quantform.formats.fp8_row import RowScaledFormat
 from quantform.formats.grouped import GroupedFormat
-from quantform.methods.assemble import validate
 from quantform.methods.cast_direct import direct_words
 from quantform.methods.method import Job, Method, Options
 from quantform.methods.request import NUMBERS, Request
@@ -67,7 +66,7 @@ class _CallableJob(Job):
         if not isinstance(found, Words) or found.format.name != target.name or found.shape != shape:
             what = f"{found.format} {list(found.shape)}" if isinstance(found, Words) else type(found).__name__
             raise self._refusal(f"words of {target} {list(shape)}", what)
-        validate(found, span.place[0])
+        found.validate(span.place[0])
         if isinstance(found, Nvfp4Words):
             self.divisor.update(found.divisors.tolist())
             if len(found.divisors) != 1 or len(self.divisor) != 1:

@@ -21,7 +21,7 @@ from quantform.formats.fp8_row import FP8_ROW_FORMATS
 from quantform.formats.gguf import GGUF_FORMATS
 from quantform.formats.grouped import GROUPED_FORMATS, GroupedFormat
 from quantform.formats.nvfp4 import NVFP4
-from quantform.methods.assemble import join, validate
+from quantform.methods.assemble import join
 from quantform.methods.method import Job, Method, Options, SpanJob, at_input
 from quantform.methods.request import Input, Request, Span
 from quantform.methods.values import pieces
@@ -91,13 +91,15 @@ def _imported(span: Span, words: Words, target: Format) -> Words:
         if isinstance(target, GroupedFormat) and stored.profile.name in MOVED_BLOCKS.get(target.name, ()):
             moved = move_blocks(words, stored.profile, target, span.place[0])
             try:
-                return validate(moved, span.place[0])
+                moved.validate(span.place[0])
             except WordsError as error:
                 name = stored.profile.name
                 error.hint = f"{target} holds only some {name} blocks; choose another format for this tensor"
                 raise
+            return moved
     elif stored.name == target.name:
-        return validate(words, span.place[0])
+        words.validate(span.place[0])
+        return words
     raise UnsupportedError(
         f"{target} does not hold the words of {stored} without rounding",
         expected=_sources(target),

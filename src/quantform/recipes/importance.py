@@ -11,11 +11,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform._files import Closing
 from quantform._publish import NewFiles
 from quantform.errors import FileError
 from quantform.sources import GGUFSource, Source, Tensor, open_source
@@ -29,7 +30,7 @@ _SUMS, _COUNTS = ".in_sum2", ".counts"
 _FLOATS = ("fp32", "fp16", "bf16", "fp64")
 
 
-class Importance(Mapping[str, F32]):
+class Importance(Closing, Mapping[str, F32]):
     """Importance vectors by parameter name, read when they are asked for: `[K]`, or `[E, K]` for a bank of experts.
 
     A context manager.
@@ -88,12 +89,6 @@ class Importance(Mapping[str, F32]):
     def close(self) -> None:
         """Close the file."""
         self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _find(self) -> dict[str, str]:
         """The names of parameters, and of the tensors that hold their vectors or sums."""

@@ -9,19 +9,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform._files import Closing
 from quantform._registry import near_matches
 from quantform._rows import Rows, matrix_shape
 from quantform._sizes import counted
-from quantform.errors import UnknownNameError
+from quantform.errors import ArgumentError, UnknownNameError
 from quantform.formats import Words
 
-__all__ = ["Source", "Tensor"]
+__all__ = ["Source", "Tensor", "check_range"]
+
+
+def check_range(offset: int, count: int, nbytes: int, where: str) -> None:
+    """Check that bytes lie in a payload of `nbytes`.
+
+    Raises:
+        ArgumentError: They do not.
+    """
+    if offset < 0 or offset + count > nbytes:
+        raise ArgumentError(
+            "the bytes are outside the tensor",
+            where=where,
+            expected=f"within {nbytes} bytes",
+            found=f"{count} bytes at byte {offset}",
+        )
 
 
 class Tensor(ABC):
@@ -102,7 +117,7 @@ class Tensor(ABC):
 T = TypeVar("T", bound=Tensor)
 
 
-class Source(Mapping[str, T], ABC, Generic[T]):
+class Source(Closing, Mapping[str, T], Generic[T]):
     """An open file: a mapping of tensor names to tensors, in file order, and its metadata.
 
     Attributes:
@@ -145,11 +160,3 @@ class Source(Mapping[str, T], ABC, Generic[T]):
     @abstractmethod
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -14,7 +14,7 @@ from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import counted
 from quantform.errors import ArgumentError
 from quantform.formats import DirectWords, direct_format
-from quantform.sources._protocol import Source, Tensor
+from quantform.sources._protocol import Source, Tensor, check_range
 
 __all__ = ["ArraySource", "ArrayTensor"]
 
@@ -62,13 +62,7 @@ class ArrayTensor(Tensor):
         Raises:
             ArgumentError: The range does not lie in the tensor.
         """
-        if offset < 0 or offset + out.nbytes > self.nbytes:
-            raise ArgumentError(
-                "the bytes are outside the tensor",
-                where=f"array {self.name!r}",
-                expected=f"within {self.nbytes} bytes",
-                found=f"{out.nbytes} bytes at byte {offset}",
-            )
+        check_range(offset, out.nbytes, self.nbytes, f"array {self.name!r}")
         if not out.size:
             return
         size = self._scalar.nbytes

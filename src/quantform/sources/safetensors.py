@@ -16,7 +16,7 @@ from quantform._scalars import Scalar
 from quantform._sizes import ceil_div, counted, product
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import DirectWords, direct_format
-from quantform.sources._protocol import Source, Tensor
+from quantform.sources._protocol import Source, Tensor, check_range
 from quantform.sources.safetensors_files import FilePool, Index, check_shard, find_model, read_index
 from quantform.sources.safetensors_header import Entry, read_header
 from quantform.sources.safetensors_json import read_json
@@ -81,13 +81,7 @@ class SafetensorsTensor(Tensor):
         Raises:
             ArgumentError: The range does not lie in the tensor.
         """
-        if offset < 0 or offset + out.nbytes > self.nbytes:
-            raise ArgumentError(
-                "the bytes are outside the tensor",
-                where=self._where(),
-                expected=f"within {self.nbytes} bytes",
-                found=f"{out.nbytes} bytes at byte {offset}",
-            )
+        check_range(offset, out.nbytes, self.nbytes, self._where())
         with self._pool.using(self.path) as file:
             file.read_into(self.offset + offset, out)
 
