@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods"},
     "encode": BASICS | {"packed", "formats", "methods"},
     "_catalog": {"packed", "formats", "layouts"},
+    "onnx": BASICS | {"packed", "formats", "layouts", "container", "sources"},
     "npy": BASICS | {"sources"},
     "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes"},
     "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert"},

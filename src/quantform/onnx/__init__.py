@@ -1,0 +1,38 @@
+"""The operator `DequantizePacked` in ONNX: schema, evaluation, lowering, and packed weights in ONNX files.
+
+Nothing here is imported before it is used, so that each name asks only for the extra that it needs: `onnx` for models,
+`ort` for running them in onnxruntime.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from quantform.errors import MissingExtraError
+
+__all__: list[str] = []
+
+# Each public name, and the module of this package that has it.
+_MODULES: dict[str, str] = {}
+_EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the module's own attributes
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise MissingExtraError(
+            f"{__name__}.{name} needs the package {error.name}, which is not installed",
+            hint=f"Install the extra: pip install 'quantform[{extra}]'",
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
