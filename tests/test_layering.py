@@ -22,6 +22,7 @@ BASICS = {
     "_native",
     "_progress",
     "_publish",
+    "_report",
     "_strict_json",
     "_version",
 }
@@ -35,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "_native": {"errors"},
     "_progress": set(),
     "_publish": {"errors", "_sizes"},
+    "_report": {"_sizes"},
     "_strict_json": {"errors"},
     "_version": set(),
     "packed": BASICS,
@@ -48,8 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "_catalog": {"packed", "formats", "layouts"},
     "onnx": BASICS | {"packed", "formats", "layouts", "container", "sources"},
     "npy": BASICS | {"sources"},
-    "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes"},
-    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert"},
+    "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes", "onnx"},
+    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert", "onnx"},
 }
 
 

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from quantform.errors import ArgumentError
 
-__all__ = ["U64_MAX", "align_up", "as_shape", "ceil_div", "counted", "fits_u64", "human_bytes", "product"]
+__all__ = [
+    "PIECE_BYTES",
+    "U64_MAX",
+    "align_up",
+    "as_shape",
+    "ceil_div",
+    "counted",
+    "fits_u64",
+    "human_bytes",
+    "pieces",
+    "product",
+]
 
 U64_MAX = 2**64 - 1
+
+PIECE_BYTES = 4 << 20
+"""How much of a file is held at a time while it streams through."""
 
 
 def ceil_div(value: int, by: int) -> int:
@@ -62,6 +76,13 @@ def as_shape(shape: Sequence[int], *, minimum_rank: int = 0, maximum_rank: int |
         allowed = f"at least {minimum_rank}" if maximum_rank is None else f"{minimum_rank} to {maximum_rank}"
         raise ArgumentError(f"shape {list(dimensions)} has rank {len(dimensions)}", expected=f"rank {allowed}")
     return dimensions
+
+
+def pieces(nbytes: int, unit: int) -> Iterator[tuple[int, int]]:
+    """`(offset, count)` of pieces of a few megabytes that are whole units; the last may be shorter."""
+    step = max(unit, PIECE_BYTES // unit * unit)
+    for offset in range(0, nbytes, step):
+        yield offset, min(step, nbytes - offset)
 
 
 def counted(number: int, noun: str) -> str:

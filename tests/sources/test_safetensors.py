@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from quantform.errors import ArgumentError, FileError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.formats import DirectWords
-from quantform.sources import safetensors as module
+from quantform.sources import _scalar_tensor
 from quantform.sources.safetensors import SafetensorsSource
 from quantform.sources.safetensors_files import looks_like_safetensors
 from safetensors_builder import build, entry, model, raw, sharded
@@ -101,7 +101,7 @@ def test_pieces_do_not_change_values(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with SafetensorsSource(path) as source:
         whole = {name: source[name].decode("float32") for name in source}
         for size in (1, 3, 8):
-            monkeypatch.setattr(module, "_PIECE_VALUES", size)
+            monkeypatch.setattr(_scalar_tensor, "_PIECE_VALUES", size)
             for name in source:
                 assert source[name].decode("float32").tobytes() == whole[name].tobytes()
                 rows = [6, 2, 3, 2]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from quantform._progress import Progress, silent
+from quantform._report import Report
 from quantform.container import Component
 from quantform.convert.artifact import Origin, check_artifact, write_artifact
 from quantform.convert.carried import Carried
@@ -21,7 +22,6 @@ from quantform.convert.gguf_restore import restore_gguf
 from quantform.convert.ninfer_carried import ninfer_carried, take_uses
 from quantform.convert.planned import Plan
 from quantform.convert.planner import Planner
-from quantform.convert.report import Report
 from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.methods import Method, Request
 from quantform.recipes import (

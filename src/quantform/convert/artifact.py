@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from quantform._progress import Progress
+from quantform._report import Report
 from quantform._version import __version__
 from quantform.container import ArtifactWriter, Component, PlannedResource, PlannedTensor
 from quantform.convert.carried import Carried, Resource
 from quantform.convert.digests import PLACEHOLDER, Digests
 from quantform.convert.planned import Plan
-from quantform.convert.report import Report
 from quantform.convert.work import Workers
 from quantform.errors import QuantformError
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._files import MappedFile
+from quantform._sizes import pieces
 from quantform.container import Component
-from quantform.convert.streams import pieces
 
 __all__ = ["Carried", "Resource", "file_resource", "json_values", "literal_resource"]
 

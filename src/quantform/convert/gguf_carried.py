@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from quantform._sizes import counted
+from quantform._sizes import counted, pieces
 from quantform.container import Component
 from quantform.convert.carried import Carried, Resource, json_values, literal_resource
-from quantform.convert.streams import pieces
 from quantform.errors import QuantformError
 from quantform.sources import GGUFSource
 from quantform.sources.gguf import GGUFMetadata, GGUFShard

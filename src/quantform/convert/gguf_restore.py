@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from quantform._progress import Progress
 from quantform._publish import NewFiles
+from quantform._report import Report
 from quantform._scalars import SCALARS
-from quantform._sizes import U64_MAX
+from quantform._sizes import U64_MAX, pieces
 from quantform.convert.gguf_carried import FRAME, frame_role
 from quantform.convert.own_words import home_of
-from quantform.convert.report import Report
-from quantform.convert.streams import Cast, Copy, Stream, pieces
+from quantform.convert.streams import Cast, Copy, Stream
 from quantform.errors import ArtifactError, FileError, QuantformError, UnsupportedError
 from quantform.formats import FORMATS, block_format
 from quantform.packed import PROFILES

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from quantform._registry import near_matches
+from quantform._sizes import pieces
 from quantform.container import ResourceRecord
 from quantform.convert.auxiliaries import stored_auxiliary
 from quantform.convert.carried import Carried, Resource
-from quantform.convert.streams import pieces
 from quantform.errors import ArtifactError
 from quantform.recipes import Recipe, UseChoice
 from quantform.sources import NinferSource

@@ -15,25 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS, Scalar
+from quantform._sizes import PIECE_BYTES, pieces
 from quantform.errors import UnsupportedError
 from quantform.formats.exact import cast_words, inexact
 from quantform.packed import PROFILES, Profile, dequantize_packed
 from quantform.sources import Tensor
 
-__all__ = ["Cast", "Copy", "Decode", "Stream", "direct_stream", "pieces"]
+__all__ = ["Cast", "Copy", "Decode", "Stream", "direct_stream"]
 
 Bytes = npt.NDArray[np.uint8]
 Demand = Literal["exact", "finite", "any"]
 """What a stream asks of values: that nothing is lost, that nothing is infinite or NaN, or nothing."""
-
-_PIECE_BYTES = 4 << 20
-
-
-def pieces(nbytes: int, unit: int) -> Iterator[tuple[int, int]]:
-    """`(offset, count)` of pieces of a few megabytes that are whole units; the last may be shorter."""
-    step = max(unit, _PIECE_BYTES // unit * unit)
-    for offset in range(0, nbytes, step):
-        yield offset, min(step, nbytes - offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class Stream(ABC):
 
     def __iter__(self) -> Iterator[Bytes]:
         """Target bytes in order; a piece is valid until the next one is asked for."""
-        buffer = np.empty(min(self.tensor.nbytes, max(self.unit, _PIECE_BYTES)), np.uint8)
+        buffer = np.empty(min(self.tensor.nbytes, max(self.unit, PIECE_BYTES)), np.uint8)
         for offset, count in pieces(self.tensor.nbytes, self.unit):
             data = buffer[:count]
             self.tensor.read_into(offset, data)
