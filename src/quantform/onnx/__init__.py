@@ -7,14 +7,18 @@ Nothing here is imported before it is used, so that each name asks only for the 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantform.errors import MissingExtraError
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from quantform.onnx.reference import DequantizePacked
+    from quantform.onnx.schema import register
+
+__all__ = ["DequantizePacked", "register"]
 
 # Each public name, and the module of this package that has it.
-_MODULES: dict[str, str] = {}
+_MODULES = {"DequantizePacked": "reference", "register": "schema"}
 _EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}
 
 
