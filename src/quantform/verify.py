@@ -26,7 +26,7 @@ from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.sources import Checkpoint, NinferSource, NinferTensor, SafetensorsSource, Source, Tensor, open_source
-from quantform.sources.conventions import QuantizedWeight, RowScaledWeight, UnsupportedWeight
+from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
 from quantform.sources.conventions.weight import flat_words
 
 __all__ = ["Finding", "MethodError", "Report", "verify"]
@@ -302,7 +302,7 @@ def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str
         way = f"hold {original.format} values as {tensor.format}"
         expected = cast_stream(original, record, "any") if isinstance(record, DirectFormat) else None
     if expected is None:
-        if not getattr(original, "decodable", True) or isinstance(original, UnsupportedWeight):
+        if not original.decodable:
             return f"{way}, made by a method and not compared", None
         report.errors.append(_method_error(tensor, original))
         return f"{way}, made by a method", None

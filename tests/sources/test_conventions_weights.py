@@ -226,9 +226,14 @@ def test_one_scale_a_row_of_stacked_experts(shape: tuple[int, ...], settings: An
         {"e.weight": f8(np.full((2, 3, 4), 0x3C)), "e.weight_scale": scales.reshape(shape)}, settings, "e.weight"
     )
     want = np.repeat(scales[:, None] * np.float32(1.5), 4, axis=1)
-    assert (tensor.convention, tensor.importable, tensor.shape) == ("fp8-per-row", False, (2, 3, 4))
+    assert (tensor.convention, tensor.importable, tensor.shape) == ("fp8-per-row", True, (2, 3, 4))
     same(tensor.decode(), want.reshape(2, 3, 4))
     same(tensor.decode(rows=[5, 0, 3]), want[[5, 0, 3]])
+    words = tensor.words()  # one matrix, its scales rounded to BF16
+    assert isinstance(words, RowScaledWords)
+    assert (words.format.name, words.shape) == ("fp8_e4m3fn_row_bf16", (6, 4))
+    assert words.scales.tolist() == [0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x3DCD]
+    assert (words.codes == 0x3C).all()
 
 
 @pytest.mark.parametrize("scales", [f32([2, 3]), f32([[[2]], [[3]]]), f32([[2], [3]]), f32(2), f32([2])], ids=str)
@@ -236,8 +241,11 @@ def test_one_scale_a_row_of_stacked_experts(shape: tuple[int, ...], settings: An
 def test_one_scale_an_expert_or_one_for_all(scales: np.ndarray, settings: Any) -> None:
     tensor = weight({"e.weight": f8(np.full((2, 3, 4), 0x38)), "e.weight_scale": scales}, settings, "e.weight")
     want = np.broadcast_to(f32([[[2]], [[3 if scales.size == 2 else 2]]]), (2, 3, 4))
-    assert (tensor.convention, tensor.importable) == ("fp8-per-tensor", False)
+    assert (tensor.convention, tensor.importable) == ("fp8-per-tensor", True)
     same(tensor.decode(), want)
+    words = tensor.words([0, 5, 2])
+    assert isinstance(words, RowScaledWords)
+    assert words.scales.tolist() == [0x4000, 0x4040 if scales.size == 2 else 0x4000, 0x4000]
     same(tensor.decode(rows=[5, 2, 3]), want.reshape(6, 4)[[5, 2, 3]])
 
 
@@ -253,13 +261,34 @@ def test_nvfp4_of_stacked_experts(divisors: np.ndarray) -> None:
     assert list(checkpoint) == ["x.up"]
     tensor = checkpoint["x.up"]
     assert isinstance(tensor, QuantizedWeight)
-    assert (tensor.convention, tensor.importable, tensor.shape) == ("modelopt-nvfp4-bank", False, (2, 3, 16))
+    assert (tensor.convention, tensor.importable, tensor.shape) == ("modelopt-nvfp4-bank", True, (2, 3, 16))
     second = 0.5 if divisors.size == 2 else 0.25
     want = np.stack([GRID * f32(one) for first in (0.25, second) for one in (first, first * 2, first * 4)])
     same(tensor.decode(), want.reshape(2, 3, 16))
     same(tensor.decode(rows=[4, 0, 4]), want[[4, 0, 4]])
-    with pytest.raises(UnsupportedError, match=r"not words of a registered format"):
-        tensor.words()
+    words = tensor.words()  # one matrix, a divisor for each expert where they differ
+    assert isinstance(words, Nvfp4Words)
+    assert (words.format.name, words.shape) == ("nvfp4", (6, 16))
+    assert words.divisors.view(np.float32).tolist() == ([4.0, 2.0] if divisors.size == 2 else [4.0])
+    assert words.scales.reshape(-1).tolist() == [0x38, 0x40, 0x48] * 2
+    same(words.decode(), want)
+    mixed = tensor.words([1, 5, 4])
+    assert isinstance(mixed, Nvfp4Words)
+    assert mixed.divisors.view(np.float32).tolist() == ([4.0, 2.0, 2.0] if divisors.size == 2 else [4.0])
+    runs = tensor.divisor_runs()
+    assert runs is not None
+    assert runs.rows.tolist() == ([3, 3] if divisors.size == 2 else [6])
+    assert "x.up_input_scale" in tensor.companions
+
+
+@pytest.mark.parametrize(
+    ("scales", "smallest"), [(f32([0.125, 0.5]), 2.0), (f32([[0.5], [0.25]]), 2.0), (f32(0.25), 4.0)], ids=str
+)
+def test_the_smallest_input_divisor_holds_for_a_bank(scales: np.ndarray, smallest: float) -> None:
+    bank = {"weight": np.zeros((2, 3, 8), np.uint8), "weight_scale": f8(np.zeros((2, 3, 1)))}
+    word = weight(modelopt(**bank, input_scale=scales)).activation_divisor()
+    assert word is not None
+    assert float(np.array(word).view(np.float32)) == smallest
 
 
 def test_illegal_words_of_stacked_experts_are_named() -> None:

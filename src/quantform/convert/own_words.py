@@ -10,7 +10,7 @@ from quantform.layouts import LAYOUTS
 from quantform.methods.import_encoded import MOVED_BLOCKS
 from quantform.packed import PROFILES, Profile
 from quantform.packed.outside import OUTSIDE_PROFILES
-from quantform.sources import GGUFTensor, NinferTensor, Tensor
+from quantform.sources import GGUFTensor, RowsView, Tensor, ValuesView
 from quantform.sources.conventions import QuantizedWeight
 
 __all__ = ["FALLBACKS", "TERNARY", "cast_stream", "held_by", "home_of", "is_integer", "own_format", "source_form"]
@@ -64,8 +64,9 @@ def own_format(tensor: Tensor) -> Format | None:
         record = TERNARY
     if record is None or record.category == "direct":
         return record
+    runs = tensor.divisor_runs()
     try:
-        LAYOUTS[record.default_layout].check(record, tensor.matrix)
+        LAYOUTS[record.default_layout].check(record, tensor.matrix, 1 if runs is None else runs.shares().size)
         if record is TERNARY:
             tensor.words(slice(0, 0))  # a file may contradict the size of such blocks
     except QuantformError:
@@ -84,6 +85,8 @@ def held_by(tensor: Tensor, target: Format) -> bool:
 
 def _profile(tensor: Tensor) -> Profile | None:
     """The record of the tensor's blocks, if it is made of such."""
+    if isinstance(tensor, RowsView):
+        return _profile(tensor.parts[0])
     record = FORMATS.get(tensor.format)
     if isinstance(record, GgufFormat):
         return record.profile
@@ -95,7 +98,7 @@ def _profile(tensor: Tensor) -> Profile | None:
 
 def cast_stream(tensor: Tensor, target: DirectFormat, demand: Demand) -> Stream | None:
     """A tensor's values in a direct format, straight from its bytes; None where they are not one value a unit."""
-    if isinstance(tensor, NinferTensor) and not tensor.joined:
+    if not tensor.joined:
         return None
     scalar = SCALARS.get(tensor.format)
     if scalar == target.scalar:
@@ -107,6 +110,8 @@ def cast_stream(tensor: Tensor, target: DirectFormat, demand: Demand) -> Stream 
 
 def source_form(tensor: Tensor) -> str:
     """What a tensor is stored as, for listings: `"safetensors F32"`, `"gguf:q4_k"`, `"modelopt-nvfp4"`."""
+    if isinstance(tensor, (RowsView, ValuesView)):
+        return f"{tensor.what} {source_form(tensor.parts[0])}"
     if isinstance(tensor, QuantizedWeight):
         return tensor.convention
     if isinstance(tensor, GGUFTensor):

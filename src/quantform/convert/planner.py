@@ -260,8 +260,7 @@ class Planner:
         demand: Demand = "exact"
         if self._fallback is not None and (target is None or tensor.format in _WIDE):
             target, demand = self._fallback, "finite"
-        decodable = input_of(piece.place, tensor, 0, 0, (0, tensor.matrix[1])).values is not None
-        if target is None or not decodable:
+        if target is None or not tensor.decodable:
             self._homeless.append(tensor)
             return
         record = FORMATS[target]
@@ -583,7 +582,7 @@ def _recorded(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _refusal(tensors: list[Tensor]) -> UnsupportedError:
     names = ", ".join(f"{tensor.name!r} ({_type_name(tensor)})" for tensor in tensors[:_LISTED])
     more = f" and {len(tensors) - _LISTED} more" if len(tensors) > _LISTED else ""
-    undecodable = [tensor for tensor in tensors if not getattr(tensor, "decodable", True)]
+    undecodable = [tensor for tensor in tensors if not tensor.decodable]
     unread = next((tensor for tensor in tensors if isinstance(tensor, UnsupportedWeight)), None)
     if unread is not None:
         hint = f"{unread.name!r}: {unread.reason}. {unread.hint}"

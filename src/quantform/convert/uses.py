@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from quantform.errors import ArgumentError, QuantformError
 from quantform.formats import FORMATS
 from quantform.layouts import LAYOUTS
 from quantform.recipes import Recipe, UseChoice
-from quantform.sources.conventions import Nvfp4Weight
 
 __all__ = ["plan_uses"]
 
@@ -107,8 +106,8 @@ def _divisor(recipe: Recipe, fragment: Fragment) -> np.uint32 | None:
     selections = recipe.selections[fragment.parameter]
     first = fragment.rows[0] if fragment.rows is not None else 0
     choice = next(one.choice for one in selections if one.first <= first < one.end)
-    tensor: Any = choice.source or recipe.model.parameters[fragment.parameter].source
-    return tensor.activation_divisor() if isinstance(tensor, Nvfp4Weight) else None
+    tensor = choice.source or recipe.model.parameters[fragment.parameter].source
+    return tensor.activation_divisor()
 
 
 def _object(id: str, value: Auxiliary) -> ObjectPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantform.methods.assemble import join, row_range
+from quantform.formats.assemble import join, row_range
 from quantform.methods.method import Job, Method, Options, Parameter
 from quantform.methods.registry import METHODS, as_method, default_method
 from quantform.methods.request import Input, Request, Span

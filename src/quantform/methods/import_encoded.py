@@ -16,12 +16,12 @@ import numpy.typing as npt
 from quantform._scalars import SCALARS
 from quantform.errors import ArgumentError, UnsupportedError, WordsError
 from quantform.formats import BlockWords, Format, GgufFormat, GroupedWords, Nvfp4Words, Words
+from quantform.formats.assemble import join
 from quantform.formats.checks import hex_word
 from quantform.formats.fp8_row import FP8_ROW_FORMATS
 from quantform.formats.gguf import GGUF_FORMATS
 from quantform.formats.grouped import GROUPED_FORMATS, GroupedFormat
 from quantform.formats.nvfp4 import NVFP4
-from quantform.methods.assemble import join
 from quantform.methods.method import Job, Method, Options, SpanJob, at_input
 from quantform.methods.request import Input, Request, Span
 from quantform.methods.values import pieces

@@ -22,7 +22,7 @@ from typing import Any
 from quantform._registry import near_matches
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.formats import Words
-from quantform.methods.assemble import join
+from quantform.formats.assemble import join
 from quantform.methods.request import Request, Span
 
 __all__ = ["Job", "Method", "Options", "Parameter", "SpanJob"]

@@ -17,7 +17,7 @@ from quantform._rows import matrix_shape
 from quantform._scalars import SCALARS
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import DirectFormat, Format, Nvfp4Words, Words
-from quantform.methods.assemble import row_range
+from quantform.formats.assemble import row_range
 
 __all__ = ["NUMBERS", "Input", "Request", "Span"]
 

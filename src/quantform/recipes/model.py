@@ -110,7 +110,7 @@ class Sources(Mapping[str, Source[Any]]):
     A context manager.
 
     Args:
-        paths: Name to path.
+        paths: Name to path, or to NumPy arrays by name.
     """
 
     def __init__(self, paths: Mapping[str, Any]) -> None:
@@ -130,7 +130,8 @@ class Sources(Mapping[str, Source[Any]]):
                 f"no source is called {name!r}", hint=hint or f"Provide one with --source {name}=PATH"
             )
         if name not in self._open:
-            source = open_source(self._paths[name])
+            given = self._paths[name]
+            source: Source[Any] = ArraySource(given) if isinstance(given, Mapping) else open_source(given)
             self._stack.callback(source.close)
             self._open[name] = logical(source)
         return self._open[name]

@@ -16,19 +16,30 @@ from quantform.sources.gguf import GGUFSource, GGUFTensor
 from quantform.sources.ninfer import NinferSource, NinferTensor
 from quantform.sources.safetensors import SafetensorsSource, SafetensorsTensor
 from quantform.sources.safetensors_files import looks_like_safetensors
+from quantform.sources.values_views import ColumnsView, TransposedView, ValuesView
+from quantform.sources.views import RowsView, concatenate, gather, select_rows, stack, transpose
 
 __all__ = [
     "ArraySource",
     "Checkpoint",
+    "ColumnsView",
     "GGUFSource",
     "GGUFTensor",
     "NinferSource",
     "NinferTensor",
+    "RowsView",
     "SafetensorsSource",
     "SafetensorsTensor",
     "Source",
     "Tensor",
+    "TransposedView",
+    "ValuesView",
+    "concatenate",
+    "gather",
     "open_source",
+    "select_rows",
+    "stack",
+    "transpose",
 ]
 
 _MAGICS: tuple[tuple[bytes, Callable[[Path], Source[Any]]], ...] = ((b"GGUF", GGUFSource), (b"NINFER\0", NinferSource))

@@ -17,9 +17,11 @@ import numpy.typing as npt
 from quantform._files import Closing
 from quantform._registry import near_matches
 from quantform._rows import Rows, matrix_shape
+from quantform._scalars import SCALARS
 from quantform._sizes import counted
 from quantform.errors import ArgumentError, UnknownNameError
 from quantform.formats import Words
+from quantform.sources.divisors import DivisorRuns
 
 __all__ = ["Source", "Tensor", "check_range"]
 
@@ -66,6 +68,37 @@ class Tensor(ABC):
         Raises:
             QuantformError: Its payload cannot be used as what it is declared to be.
         """
+
+    @property
+    def decodable(self) -> bool:
+        """Whether `decode` works, as far as headers say."""
+        return True
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has a payload of its own, so that `payload` and `read_into` work."""
+        return True
+
+    @property
+    def importable(self) -> bool:
+        """Whether `words` gives encoded words, not just the values themselves."""
+        return self.format not in SCALARS
+
+    def divisor_runs(self) -> DivisorRuns | None:
+        """The divisors of the rows of NVFP4 words; None of any others.
+
+        Raises:
+            WordsError: A divisor is not finite and positive, where a checkpoint's conventions say so.
+        """
+        return None
+
+    def activation_divisor(self) -> np.uint32 | None:
+        """The binary32 word of the divisor that a checkpoint has for this weight's input; None where it has none.
+
+        Raises:
+            WordsError: It is not finite and positive.
+        """
+        return None
 
     @property
     def bits_per_weight(self) -> float:

@@ -18,6 +18,7 @@ from quantform.container import Artifact, Binding, Component, Directory, TensorR
 from quantform.errors import UnknownNameError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Words
 from quantform.sources._protocol import Source, Tensor
+from quantform.sources.divisors import DivisorRuns
 from quantform.sources.ninfer_matrix import Extent, Gathered, Matrix, join, whole, words_as
 
 __all__ = ["NinferSource", "NinferTensor"]
@@ -76,6 +77,18 @@ class NinferTensor(Tensor):
     def joined(self) -> bool:
         """Whether its parts make one payload, so that `payload` works, and `words` with it."""
         return self._matrix is not None
+
+    @property
+    def importable(self) -> bool:
+        """Whether `words` gives encoded words: of rows that are no whole tiles, too."""
+        return self._rows is not None and not isinstance(FORMATS.get(self.format), DirectFormat)
+
+    def divisor_runs(self) -> DivisorRuns | None:
+        """The divisors of the rows of NVFP4 words, as the objects have them; None of any others."""
+        if self.format != "nvfp4" or self._rows is None:
+            return None
+        self.check()
+        return self._rows.divisor_runs()
 
     @property
     def divisors(self) -> int:

@@ -22,6 +22,7 @@ from quantform.formats import FORMATS, BlockWords, DirectFormat, DirectWords, Gr
 from quantform.formats.checks import words_of
 from quantform.layouts import LAYOUTS, Plane, RowPlaneLayout
 from quantform.layouts.block_scale import BlockScaleLayout, equal_share
+from quantform.sources.divisors import DivisorRuns
 
 __all__ = ["Extent", "Gathered", "Matrix", "join", "whole", "words_as"]
 
@@ -158,6 +159,20 @@ class Matrix:
             return layout.unpack(self.payload(), self.format, self.shape, self.divisors)
         return layout.words_of_rows(self.read_into, self.format, self.shape, rows, self.divisors)
 
+    def divisor_runs(self) -> DivisorRuns:
+        """The divisors of the rows of NVFP4 words, one run for each."""
+        return self.some_divisors(0, self.shape[0])
+
+    def some_divisors(self, first: int, end: int) -> DivisorRuns:
+        """Those of rows `first` to `end`; no others are read."""
+        share = self.shape[0] // self.divisors
+        low, high = first // share, ceil_div(end, share)
+        words = np.empty(high - low, "<u4")
+        self.read_into(self.nbytes - 4 * (self.divisors - low), words.view(np.uint8))
+        begins = np.arange(low, high, dtype=np.int64) * share
+        rows = np.minimum(begins + share, end) - np.maximum(begins, first)
+        return DivisorRuns(rows, words.astype(np.uint32))
+
     def decode_into(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
         """Decode elements `[begin, end)` into a vector of as many, a bounded number of whole rows at a time."""
         columns = matrix_shape(self.shape)[1]
@@ -181,6 +196,10 @@ class Gathered:
 
     shape: tuple[int, int]
     extents: tuple[tuple[Matrix, int, int], ...]
+
+    def divisor_runs(self) -> DivisorRuns:
+        """The divisors of the rows; equal neighbours are one run."""
+        return DivisorRuns.joined([matrix.some_divisors(first, end) for matrix, first, end in self.extents]).merged()
 
     def words(self, rows: Rows | None = None) -> Nvfp4Words:
         """The words of all rows or of some, with the fewest divisors that say what the rows have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantform.sources.conventions.assemble import is_code
 from quantform.sources.conventions.checkpoint import Checkpoint, Dropped
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
-from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
+from quantform.sources.conventions.nvfp4 import Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
 from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
@@ -13,7 +13,6 @@ __all__ = [
     "BrokenWeight",
     "Checkpoint",
     "Dropped",
-    "Nvfp4Bank",
     "Nvfp4Weight",
     "QuantizationConfig",
     "QuantizedWeight",

@@ -8,7 +8,7 @@ from quantform._scalars import SCALARS
 from quantform.errors import FileError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
-from quantform.sources.conventions.nvfp4 import Nvfp4Bank, Nvfp4Weight
+from quantform.sources.conventions.nvfp4 import Nvfp4Weight
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
 from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight, flat_words
 
@@ -244,8 +244,7 @@ class Assembler:
         shifted = self._shifted(base, parts)
         if shifted is not None:
             return shifted
-        kind = Nvfp4Bank if len(parts["codes"].shape) == 3 else Nvfp4Weight
-        return kind(base, parts, self._where, reciprocal=reciprocal)
+        return Nvfp4Weight(base, parts, self._where, reciprocal=reciprocal)
 
     def _mxfp4(self, base: str, names: dict[str, str]) -> QuantizedWeight:
         parts = self._present(names)
@@ -272,7 +271,7 @@ class Assembler:
             )
         if scheme is not None and scheme.group_size is not None:
             if scheme.group_size == tensor.shape[-1] and not exponents:
-                return self._by_row(base, parts, per_tensor=False)
+                return RowScaledWeight(base, parts, self._where, per_tensor=False)
             name = "mxfp8" if exponents else "fp8-group"
             block = (1, scheme.group_size)
             return ScaledWeight(base, parts, self._where, convention=name, block=block, exponents=exponents)
@@ -298,15 +297,7 @@ class Assembler:
                 found=f"{names['scales']!r} {list(scales.shape)}",
                 hint="Put the checkpoint's config.json beside it",
             )
-        return self._by_row(base, parts, per_tensor=per_tensor)
-
-    def _by_row(self, base: str, parts: dict[str, Tensor], *, per_tensor: bool) -> QuantizedWeight:
-        shape = parts["codes"].shape
-        if len(shape) <= 2:
-            return RowScaledWeight(base, parts, self._where, per_tensor=per_tensor)
-        name = "fp8-per-tensor" if per_tensor else "fp8-per-row"
-        block = (max(1, shape[-2]) if per_tensor else 1, max(1, shape[-1]))
-        return ScaledWeight(base, parts, self._where, convention=name, block=block, whole=per_tensor)
+        return RowScaledWeight(base, parts, self._where, per_tensor=per_tensor)
 
     def _scheme(self, base: str) -> Scheme | None:
         """The config's scheme of a weight whose tensors are quantized; None where there is no config that says.

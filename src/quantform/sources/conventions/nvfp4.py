@@ -1,4 +1,4 @@
-"""NVFP4 weights: E2M1 codes, E4M3FN scales of 16, and one binary32 number for the whole matrix.
+"""NVFP4 weights: E2M1 codes, E4M3FN scales of 16, and one binary32 number for each whole matrix.
 
 The number's direction is what tells the two conventions apart. In compressed-tensors, `weight_global_scale` divides. In
 ModelOpt, `weight_scale_2` multiplies; the divisor is then its reciprocal, rounded once to binary32. The same holds for
@@ -15,17 +15,22 @@ from quantform._scalars import SCALARS
 from quantform.errors import FileError
 from quantform.formats import FORMATS, Nvfp4Words
 from quantform.formats.checks import Tally, hex_word
+from quantform.layouts.block_scale import equal_share
 from quantform.sources._protocol import Tensor
 from quantform.sources.conventions.weight import Chosen, QuantizedWeight, positive_scalar, require, row_words
+from quantform.sources.divisors import DivisorRuns
 
-__all__ = ["Nvfp4Bank", "Nvfp4Weight"]
+__all__ = ["Nvfp4Weight"]
 
 _GROUP = 16
 _LARGEST_SCALE = 0x7E
 
 
 class Nvfp4Weight(QuantizedWeight):
-    """An NVFP4 weight `[N, K]`; its words are those of the format `nvfp4`, with one divisor.
+    """An NVFP4 weight `[N, K]`, or a bank of experts `[E, N, K]`; its words are those of the format `nvfp4`.
+
+    Words of a bank are those of one matrix `[E * N, K]`, in which each expert has the divisor that the checkpoint gives
+    it, or the one for all.
 
     Args:
         name: The logical name.
@@ -38,73 +43,18 @@ class Nvfp4Weight(QuantizedWeight):
 
     def __init__(self, name: str, parts: dict[str, Tensor], source: str, *, reciprocal: bool) -> None:
         codes = parts["codes"]
-        if len(codes.shape) != 2:
+        if len(codes.shape) not in {2, 3}:
             raise FileError(
                 "an NVFP4 weight is no matrix",
                 where=f"{source}, tensor {codes.name!r}",
-                expected="uint8 [N, K / 2]",
+                expected="uint8 [N, K / 2], or [E, N, K / 2] for a bank of experts",
                 found=f"{codes.format} {list(codes.shape)}",
             )
-        rows, columns = codes.shape[0], codes.shape[1] * 2
-        super().__init__(name, (rows, columns), "nvfp4", parts, source)
-        self.convention = "modelopt-nvfp4" if reciprocal else "compressed-tensors-nvfp4"
+        *bank, rows, half = codes.shape
+        columns = half * 2
+        super().__init__(name, (*bank, rows, columns), "nvfp4", parts, source)
+        self.convention = f"{'modelopt' if reciprocal else 'compressed-tensors'}-nvfp4{'-bank' if bank else ''}"
         self._reciprocal = reciprocal
-        if columns == 0 or columns % _GROUP:
-            raise FileError(
-                "a row of an NVFP4 weight is not whole groups",
-                where=self.where("codes"),
-                expected=f"K a positive multiple of {_GROUP}",
-                found=columns,
-            )
-        require(self, "codes", ("uint8",), ((rows, columns // 2),))
-        require(self, "scales", ("e4m3fn",), ((rows, columns // _GROUP),))
-        require(self, "global", ("fp32",), ())
-        if "input" in parts:
-            require(self, "input", ("fp32",), ())
-
-    def divisor(self) -> np.uint32:
-        """The weight divisor's binary32 word.
-
-        Raises:
-            WordsError: It is not finite and positive.
-        """
-        return positive_scalar(self, "global", reciprocal=self._reciprocal)
-
-    def activation_divisor(self) -> np.uint32 | None:
-        """The binary32 word of the input's divisor; None where the checkpoint has none."""
-        return positive_scalar(self, "input", reciprocal=self._reciprocal) if "input" in self.parts else None
-
-    def words(self, rows: Rows | None = None) -> Nvfp4Words:
-        """Codes and scales as they are stored, and the divisor; see `QuantizedWeight.words`."""
-        chosen = self.chosen(rows)
-        divisors = np.array([self.divisor()], np.uint32)
-        codes = row_words(self.parts["codes"], chosen)
-        scales = row_words(self.parts["scales"], chosen)
-        _check_scales(self, chosen, scales)
-        return Nvfp4Words(FORMATS["nvfp4"], (len(chosen), self.shape[1]), codes, scales, divisors)
-
-    def _values(self, chosen: Chosen) -> npt.NDArray[np.float32]:
-        values: npt.NDArray[np.float32] = self.words(chosen).decode("float32")
-        return values
-
-
-class Nvfp4Bank(QuantizedWeight):
-    """A bank `[E, N, K]` of NVFP4 matrices, with one divisor for each or one for all; it has values and no words.
-
-    Args:
-        name: The logical name.
-        parts: `codes`, `scales` and `global`, and perhaps `input`, which is not used.
-        source: The file, for errors.
-        reciprocal: Whether the stored numbers multiply, as ModelOpt's do.
-    """
-
-    def __init__(self, name: str, parts: dict[str, Tensor], source: str, *, reciprocal: bool) -> None:
-        codes = parts["codes"]
-        convention = f"{'modelopt' if reciprocal else 'compressed-tensors'}-nvfp4-bank"
-        super().__init__(name, (*codes.shape[:-1], codes.shape[-1] * 2), convention, parts, source)
-        self.convention = convention
-        self._reciprocal = reciprocal
-        experts, rows, columns = self.shape
         if columns == 0 or columns % _GROUP:
             raise FileError(
                 "a row of an NVFP4 weight is not whole groups",
@@ -113,23 +63,51 @@ class Nvfp4Bank(QuantizedWeight):
                 found=columns,
             )
         require(self, "codes", ("uint8",), (codes.shape,))
-        require(self, "scales", ("e4m3fn",), ((experts, rows, columns // _GROUP),))
-        one = parts["global"].size == 1
-        require(self, "global", ("fp32",), () if one else ((experts,), (experts, 1), (experts, 1, 1)))
+        require(self, "scales", ("e4m3fn",), ((*bank, rows, columns // _GROUP),))
+        for part in ("global", "input"):
+            if part in parts:
+                experts = tuple(bank)
+                one = not bank or parts[part].size == 1
+                require(self, part, ("fp32",), () if one else (experts, (*experts, 1), (*experts, 1, 1)))
+
+    def divisor_runs(self) -> DivisorRuns:
+        """The divisor of each expert; neighbours of equal divisors are one run, and a matrix is one."""
+        words = self._divisors(np.arange(self.parts["global"].size, dtype=np.int64))
+        return DivisorRuns.even(self.matrix[0], words).merged()
+
+    def activation_divisor(self) -> np.uint32 | None:
+        """The binary32 word of the input's divisor, of a bank the smallest one; None where the checkpoint has none."""
+        if "input" not in self.parts:
+            return None
+        words = [self._positive("input", index) for index in range(self.parts["input"].size)]
+        return min(words)  # positive binary32 words are ordered as their values
+
+    def words(self, rows: Rows | None = None) -> Nvfp4Words:
+        """Codes and scales as they are stored, and the fewest divisors that say what the rows have.
+
+        Words of all rows of a bank have the shape `[E * N, K]`; see also `QuantizedWeight.words`.
+        """
+        chosen = self.chosen(rows)
+        numbers = np.asarray(chosen, np.int64)
+        each = self.matrix[0] // max(1, self.parts["global"].size)
+        expert = numbers // max(1, each)
+        expert = expert[:: equal_share(expert)] if numbers.size else np.zeros(1, np.int64)
+        divisors = self._divisors(expert)
+        codes = row_words(self.parts["codes"], chosen)
+        scales = row_words(self.parts["scales"], chosen)
+        _check_scales(self, chosen, scales)
+        return Nvfp4Words(FORMATS["nvfp4"], (len(chosen), self.shape[-1]), codes, scales, divisors)
+
+    def _divisors(self, experts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        needed, inverse = np.unique(experts, return_inverse=True)
+        words: npt.NDArray[np.uint32] = np.array([self._positive("global", int(one)) for one in needed], np.uint32)
+        return words[inverse]
+
+    def _positive(self, part: str, index: int) -> np.uint32:
+        return positive_scalar(self, part, reciprocal=self._reciprocal, index=index)
 
     def _values(self, chosen: Chosen) -> npt.NDArray[np.float32]:
-        numbers = np.asarray(chosen, np.int64)
-        expert = numbers // max(1, self.shape[1])
-        if self.parts["global"].size == 1:
-            expert = np.zeros_like(expert)
-        needed, inverse = np.unique(expert, return_inverse=True)
-        divisors = np.array(
-            [positive_scalar(self, "global", reciprocal=self._reciprocal, index=int(one)) for one in needed], np.uint32
-        )
-        codes, scales = row_words(self.parts["codes"], chosen), row_words(self.parts["scales"], chosen)
-        _check_scales(self, chosen, scales)
-        words = Nvfp4Words(FORMATS["nvfp4"], (len(numbers), self.shape[2]), codes, scales, divisors[inverse])
-        values: npt.NDArray[np.float32] = words.decode("float32")
+        values: npt.NDArray[np.float32] = self.words(chosen).decode("float32")
         return values
 
 

@@ -189,8 +189,9 @@ class ScaledWeight(QuantizedWeight):
 class RowScaledWeight(ScaledWeight):
     """An FP8 weight `[N, K]` with one scale, or one a row; its words are those of `fp8_e4m3fn_row_bf16`.
 
-    A scale for the whole tensor is repeated for each row. Scales in binary32 are rounded to BF16 in the words; the
-    values that `decode` gives are those of the stored scales.
+    A bank of experts `[E, N, K]` has one scale, or one an expert, or one a row; its words are those of one matrix
+    `[E * N, K]`. A scale for several rows is repeated for each. Scales in binary32 are rounded to BF16 in the words;
+    the values that `decode` gives are those of the stored scales.
     """
 
     importable = True
@@ -198,16 +199,17 @@ class RowScaledWeight(ScaledWeight):
     def __init__(self, name: str, parts: dict[str, Tensor], source: str, *, per_tensor: bool) -> None:
         codes = parts["codes"]
         kind = "tensor" if per_tensor else "row"
-        if len(codes.shape) != 2:
+        if len(codes.shape) < 2:
             raise FileError(
                 f"a weight with one scale a {kind} is no matrix",
                 where=f"{source}, tensor {codes.name!r}",
                 expected="[N, K]",
                 found=list(codes.shape),
             )
-        rows, columns = codes.shape
+        *bank, rows, columns = codes.shape
         block = (max(1, rows) if per_tensor else 1, max(1, columns))
-        super().__init__(name, parts, source, convention=f"fp8-per-{kind}", block=block)
+        whole = per_tensor and bool(bank)
+        super().__init__(name, parts, source, convention=f"fp8-per-{kind}", block=block, whole=whole)
         self.format = "fp8_e4m3fn_row_bf16"
 
     @property
@@ -240,4 +242,4 @@ class RowScaledWeight(ScaledWeight):
         if zero.any():
             unscaled.add(zero[:, None] & (codes & _MAGNITUDE != 0))
             unscaled.settle()
-        return RowScaledWords(FORMATS["fp8_e4m3fn_row_bf16"], (len(chosen), self.shape[1]), codes, scales)
+        return RowScaledWords(FORMATS["fp8_e4m3fn_row_bf16"], (len(chosen), self.shape[-1]), codes, scales)

@@ -48,6 +48,7 @@ class QuantizedWeight(Tensor):
 
     convention: str
     importable = False
+    joined = False
 
     def __init__(self, name: str, shape: tuple[int, ...], format: str, parts: dict[str, Tensor], source: str) -> None:
         self.name = name
@@ -95,14 +96,6 @@ class QuantizedWeight(Tensor):
         for first in range(0, len(chosen), step):
             matrix[first : first + step] = convert(self._values(chosen[first : first + step]), wanted)
         return out
-
-    def activation_divisor(self) -> np.uint32 | None:
-        """The binary32 word of the divisor that the checkpoint has for this weight's input; None where it has none.
-
-        Raises:
-            WordsError: It is not finite and positive.
-        """
-        return None
 
     def payload(self) -> npt.NDArray[np.uint8]:
         """A logical weight has no bytes of its own.
@@ -166,6 +159,7 @@ class UnsupportedWeight(QuantizedWeight):
     """
 
     convention = "unsupported"
+    decodable = False
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from quantform._rows import matrix_shape
 from quantform.errors import ArgumentError
-from quantform.formats import BlockWords, DirectWords, Format, GroupedWords, Nvfp4Words, RowScaledWords, Words
+from quantform.formats.record import Format
+from quantform.formats.words import BlockWords, DirectWords, GroupedWords, Nvfp4Words, RowScaledWords, Words
 
 __all__ = ["join", "row_range"]
 
