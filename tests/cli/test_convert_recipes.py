@@ -110,6 +110,10 @@ def test_importance_matrices(run: Run, model: Path, tmp_path: Path) -> None:
             made.append(opened["a.weight"].payload().tobytes())
     assert made[0] == made[1]
     assert run("imatrix", source, "-o", tmp_path / "i.safetensors").code == 2
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 1}')
+    ran = run("imatrix", source, "-o", tmp_path / "r.safetensors", "--config", tmp_path / "config.json")
+    assert ran.code == 1
+    assert "no role of the config's layers has an importance vector" in ran.err
     assert run("imatrix", model, "-o", tmp_path / "j.safetensors").code in {0, 1}
 
 

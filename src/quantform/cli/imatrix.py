@@ -27,10 +27,19 @@ def imatrix(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="OUT.safetensors", help="Where to write the vectors.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="config.json",
+            help="The model's config: name the vectors by layer and role, text/layers/0/mlp/down.",
+            readable=False,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Import an importance matrix: in_sum2 / max(counts, 1) of each weight, F32, one value an input channel."""
-    shapes = import_importance(source, output, force=force)
+    shapes = import_importance(source, output, config=config, force=force)
     kinds = Counter("expert bank" if len(shape) > 1 else "vector" for shape in shapes.values())
     found = ", ".join(counted(count, kind) for kind, count in kinds.items())
     typer.echo(plain(f"{output}: {found}"))

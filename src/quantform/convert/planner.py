@@ -34,6 +34,7 @@ from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat
 from quantform.layouts import LAYOUTS, Layout
 from quantform.methods import METHODS, Method, Request, default_method
 from quantform.recipes import Choice, Importance, Model, Parameter, Recipe, Selection
+from quantform.recipes.tensor_names import ggml_name, huggingface_names
 from quantform.sources import GGUFTensor, NinferSource, NinferTensor, Tensor
 from quantform.sources.conventions import RowScaledWeight, UnsupportedWeight
 
@@ -484,8 +485,9 @@ def _weighted(
 ) -> Iterator[tuple[str, int, int, np.ndarray[Any, Any] | None]]:
     """The piece's rows by their importance vector: place, first row, end, vector. A bank has one for each expert."""
     first, end = piece.span
-    name = piece.name if piece.name in importance else piece.parameter.source.name
-    if name not in importance:
+    names = (piece.name, piece.parameter.source.name, ggml_name(piece.name), *huggingface_names(piece.name))
+    name = next((name for name in names if name is not None and name in importance), None)
+    if name is None:
         yield piece.place, first, end, None
         return
     vector = np.asarray(importance[name])

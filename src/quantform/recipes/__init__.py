@@ -1,8 +1,9 @@
-"""Which parameter gets which method and format: recipes in Python and TOML, the models they see, importance files."""
+"""Which parameter gets which method and format: recipes, the models they see, importance files, orders of heads."""
 
 from __future__ import annotations
 
 from quantform.recipes.everything import assign_matrices
+from quantform.recipes.heads import head_order, interleaved_heads, untiled_heads
 from quantform.recipes.importance import Importance, import_importance
 from quantform.recipes.load import Configure, LoadedRecipe, as_recipe_error, load_recipe
 from quantform.recipes.model import Model, Parameter, Sources
@@ -21,6 +22,9 @@ __all__ = [
     "UseChoice",
     "as_recipe_error",
     "assign_matrices",
+    "head_order",
     "import_importance",
+    "interleaved_heads",
     "load_recipe",
+    "untiled_heads",
 ]

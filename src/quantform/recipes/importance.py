@@ -19,14 +19,17 @@ import numpy.typing as npt
 from quantform._files import Closing
 from quantform._publish import NewFiles
 from quantform.errors import FileError
+from quantform.recipes.roles import RoleImportance
 from quantform.sources import GGUFSource, Source, Tensor, open_source
 from quantform.sources.safetensors import SafetensorsSource
+from quantform.sources.safetensors_json import read_json
 
 __all__ = ["Importance", "import_importance"]
 
 F32 = npt.NDArray[np.float32]
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
+_CONFIG_MAX = 16 << 20
 _FLOATS = ("fp32", "fp16", "bf16", "fp64")
 
 
@@ -146,44 +149,69 @@ class Importance(Closing, Mapping[str, F32]):
 
 
 def import_importance(
-    source: str | os.PathLike[str], output: str | os.PathLike[str], *, force: bool = False
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    force: bool = False,
 ) -> dict[str, tuple[int, ...]]:
     """Write the importance vectors of llama.cpp's file as a safetensors file: parameter name to F32.
 
     Args:
         source: The GGUF that `llama-imatrix` wrote.
         output: The safetensors file; its metadata's `source` is the GGUF's file name.
+        config: The model's `config.json`. With it, vectors are called `text/layers/<n>/<role>` (`attention/query`,
+            `gdn/output`, `mlp/down`, ...), those of a linear attention's output in the model's order of heads, and
+            what has no role is left out.
         force: Replace an existing output.
 
     Returns:
         The shape of each vector, `[K]`, or `[E, K]` for a bank of experts.
 
     Raises:
-        FileError: The source is no such file, or one of its numbers is not finite and nonnegative.
+        FileError: The source is no such file, or one of its numbers is not finite and nonnegative; or the config does
+            not say what the layers are.
         OutputExistsError: The output exists and `force` is false, or it is the source itself.
     """
     with Importance(source) as importance:
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name in importance:
-            shapes[name] = importance[name].shape
-        header: dict[str, Any] = {"__metadata__": {"source": importance.path.name}}
-        at = 0
-        for name, shape in shapes.items():
-            end = at + 4 * int(np.prod(shape))
-            header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}
-            at = end
-        raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        raw = raw.ljust(-(-len(raw) // 8) * 8)
-        head = len(raw).to_bytes(8, "little") + raw
-        files = NewFiles([output], force=force, sources=importance.files)
-        files.create([len(head) + at])
-        try:
-            files.write(0, 0, memoryview(head))
-            for name in shapes:
-                data = importance[name].astype("<f4").reshape(-1).view(np.uint8)
-                files.write(0, len(head) + header[name]["data_offsets"][0], data.data)
-            files.publish()
-        except BaseException:
-            files.abort()
-            raise
+        sources = importance.files
+        vectors: Mapping[str, F32] = importance
+        if config is not None:
+            path = Path(config)
+            document = read_json(path, _CONFIG_MAX, what="config", constants=True)
+            vectors = RoleImportance(importance, document, str(path), str(importance.path))
+            sources = (*sources, path)
+        return _write(vectors, importance.path.name, output, sources, force=force)
+
+
+def _write(
+    vectors: Mapping[str, F32],
+    source: str,
+    output: str | os.PathLike[str],
+    sources: tuple[Path, ...],
+    *,
+    force: bool,
+) -> dict[str, tuple[int, ...]]:
+    """A safetensors file of vectors, of which one is held at a time."""
+    shapes = {name: vectors[name].shape for name in vectors}
+    header: dict[str, Any] = {"__metadata__": {"source": source}}
+    at = 0
+    for name, shape in shapes.items():
+        end = at + 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    raw = raw.ljust(-(-len(raw) // 8) * 8)
+    head = len(raw).to_bytes(8, "little") + raw
+    files = NewFiles([output], force=force, sources=sources)
+    files.create([len(head) + at])
+    try:
+        files.write(0, 0, memoryview(head))
+        for name in shapes:
+            data = vectors[name].astype("<f4").reshape(-1).view(np.uint8)
+            files.write(0, len(head) + header[name]["data_offsets"][0], data.data)
+        files.publish()
+    except BaseException:
+        files.abort()
+        raise
     return shapes
