@@ -50,21 +50,29 @@ void decode_streamed(const KernelSet& set, const Decode& job, std::size_t first,
 
 }  // namespace
 
+bool streams(const Decode& job, Stores stores) {
+    return stores == Stores::streamed ||
+           (stores == Stores::automatic && job.count * block_bytes(job) > last_level_cache() / 4 * 3);
+}
+
+void decode_run(const KernelSet& set, const Decode& job, bool streamed, std::size_t first, std::size_t end) {
+    if (streamed) {
+        decode_streamed(set, job, first, end);
+    } else {
+        const DecodeBlocks kernel = job.kernel->decode[static_cast<int>(job.output)];
+        kernel(job.blocks + first * static_cast<std::size_t>(job.kernel->bytes), end - first,
+               job.out + first * block_bytes(job));
+    }
+}
+
 void decode(const KernelSet& set, const Decode& job, Stores stores, std::size_t threads) {
-    const std::size_t block = block_bytes(job), bytes = static_cast<std::size_t>(job.kernel->bytes);
-    const bool streamed =
-        stores == Stores::streamed || (stores == Stores::automatic && job.count * block > last_level_cache() / 4 * 3);
+    const std::size_t block = block_bytes(job);
+    const bool streamed = streams(job, stores);
     const std::size_t piece = std::max<std::size_t>(1, piece_bytes / block);
     const std::size_t useful = std::max<std::size_t>(1, job.count * block / thread_bytes);
     if (useful > 1 && threads == 0) threads = usable_cpus();
-    split(job.count, piece, std::min(threads, useful), [&](std::size_t first, std::size_t end) {
-        if (streamed) {
-            decode_streamed(set, job, first, end);
-        } else {
-            const DecodeBlocks kernel = job.kernel->decode[static_cast<int>(job.output)];
-            kernel(job.blocks + first * bytes, end - first, job.out + first * block);
-        }
-    });
+    split(job.count, piece, std::min(threads, useful),
+          [&](std::size_t first, std::size_t end) { decode_run(set, job, streamed, first, end); });
 }
 
 }  // namespace quantform

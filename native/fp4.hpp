@@ -30,6 +30,7 @@ constexpr E4M3Halves make_e4m3_halves() {
 constexpr E4M3Halves e4m3_halves = make_e4m3_halves();
 
 struct MXFP4 {
+    static constexpr const char* identifier = "gguf:mxfp4";
     static constexpr int ggml_type = 39, values = 32, bytes = 17;
     static constexpr bool subnormal = true;  // under the smallest scales
     template <class Out>
@@ -42,6 +43,7 @@ struct MXFP4 {
 };
 
 struct NVFP4 {
+    static constexpr const char* identifier = "gguf:nvfp4";
     static constexpr int ggml_type = 40, values = 64, bytes = 36;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {

@@ -46,6 +46,7 @@ QF_INLINE Scales odd_scales(float d, Bytes local) { return scales_of(splat(d), l
 QF_INLINE u16 two_signs(const u8* signs) { return load<u16>(signs); }
 
 struct IQ2_XS {
+    static constexpr const char* identifier = "gguf:iq2_xs";
     static constexpr int ggml_type = 17, values = 256, bytes = 74;
     using Prepared = Unpacked<32, 32>;
     QF_INLINE Prepared prepare(const u8* in) {
@@ -70,6 +71,7 @@ struct IQ2_XS {
 };
 
 struct IQ2_S {
+    static constexpr const char* identifier = "gguf:iq2_s";
     static constexpr int ggml_type = 22, values = 256, bytes = 82;
     using Prepared = Unpacked<32, 1>;  // signs are read where they are
     QF_INLINE Prepared prepare(const u8* in) {
@@ -93,6 +95,7 @@ struct IQ2_S {
 };
 
 struct IQ3_S {
+    static constexpr const char* identifier = "gguf:iq3_s";
     static constexpr int ggml_type = 21, values = 256, bytes = 110;
     using Prepared = Unpacked<64, 1>;
     QF_INLINE Prepared prepare(const u8* in) {
@@ -136,6 +139,7 @@ QF_INLINE Groups groups_of(float d, Words32 first, Words32 second) {
 }
 
 struct IQ2_XXS {
+    static constexpr const char* identifier = "gguf:iq2_xxs";
     static constexpr int ggml_type = 16, values = 256, bytes = 66;
     QF_INLINE Groups prepare(const u8* in) {
         Words32 rest[2];
@@ -156,6 +160,7 @@ struct IQ2_XXS {
 };
 
 struct IQ3_XXS {
+    static constexpr const char* identifier = "gguf:iq3_xxs";
     static constexpr int ggml_type = 18, values = 256, bytes = 98;
     QF_INLINE Groups prepare(const u8* in) {
         return groups_of(half(in) * 0.25F, load<Words32>(in + 66), load<Words32>(in + 82));
@@ -174,6 +179,7 @@ struct IQ3_XXS {
 // IQ1's rows are stored times eight, so that a shift of an eighth is one more or less; the scale is divided by eight.
 
 struct IQ1_S {
+    static constexpr const char* identifier = "gguf:iq1_s";
     static constexpr int ggml_type = 19, values = 256, bytes = 50;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -206,6 +212,7 @@ alignas(16) constexpr std::int8_t row_shifts[4][16] = {
 };
 
 struct IQ1_M {
+    static constexpr const char* identifier = "gguf:iq1_m";
     static constexpr int ggml_type = 29, values = 256, bytes = 56;
     using Prepared = Unpacked<32, 16>;
     QF_INLINE Prepared prepare(const u8* in) {

@@ -25,6 +25,7 @@ struct PackedKernel {
     DecodeBlocks decode[outputs];
     int values;
     int bytes;
+    const char* identifier;  ///< the operator's name for the format, `gguf:q4_k`
 };
 
 struct KernelSet {

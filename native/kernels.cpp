@@ -44,7 +44,8 @@ static constexpr PackedKernel make_kernel() {
         may_be_subnormal<Block> ? decode<Block, BFloat16> : decode<Block, NormalBFloat16>;
     return {{decode<Block, Float32>, decode<Block, Float16>, to_bfloat16, decode<Block, Float64>},
             Block::values,
-            Block::bytes};
+            Block::bytes,
+            Block::identifier};
 }
 
 template <class... Blocks>

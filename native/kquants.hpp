@@ -14,6 +14,7 @@ struct TwoScales {
 };
 
 struct Q2_K {
+    static constexpr const char* identifier = "gguf:q2_k";
     static constexpr int ggml_type = 10, values = 256, bytes = 84;
     QF_INLINE TwoScales prepare(const u8* in) {
         const Bytes packed = load<Bytes>(in);
@@ -33,6 +34,7 @@ struct Q2_K {
 };
 
 struct Q3_K {
+    static constexpr const char* identifier = "gguf:q3_k";
     static constexpr int ggml_type = 11, values = 256, bytes = 110;
     QF_INLINE Scales prepare(const u8* in) {
         const u64 nibbles = load<u64>(in + 96), each = 0x0F0F0F0F0F0F0F0FU;
@@ -67,6 +69,7 @@ QF_INLINE Scales scales_minima(const u8* in) {
 }
 
 struct Q4_K {
+    static constexpr const char* identifier = "gguf:q4_k";
     static constexpr int ggml_type = 12, values = 256, bytes = 144;
     QF_INLINE Scales prepare(const u8* in) {
         return scales_minima(in);
@@ -86,6 +89,7 @@ struct Q4_K {
 };
 
 struct Q5_K {
+    static constexpr const char* identifier = "gguf:q5_k";
     static constexpr int ggml_type = 13, values = 256, bytes = 176;
     QF_INLINE Scales prepare(const u8* in) {
         return scales_minima(in);
@@ -108,6 +112,7 @@ struct Q5_K {
 };
 
 struct Q6_K {
+    static constexpr const char* identifier = "gguf:q6_k";
     static constexpr int ggml_type = 14, values = 256, bytes = 210;
     QF_INLINE Scales prepare(const u8* in) {
         return scales_of(splat(half(in + 208)), load<Bytes>(in + 192));
@@ -129,6 +134,7 @@ struct Q6_K {
 };
 
 struct IQ4_XS {
+    static constexpr const char* identifier = "gguf:iq4_xs";
     static constexpr int ggml_type = 23, values = 256, bytes = 136;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {

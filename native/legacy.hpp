@@ -11,6 +11,7 @@ QF_INLINE Bytes iq4_table() {
 }
 
 struct Q4_0 {
+    static constexpr const char* identifier = "gguf:q4_0";
     static constexpr int ggml_type = 2, values = 32, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -22,6 +23,7 @@ struct Q4_0 {
 };
 
 struct Q4_1 {
+    static constexpr const char* identifier = "gguf:q4_1";
     static constexpr int ggml_type = 3, values = 32, bytes = 20;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -33,6 +35,7 @@ struct Q4_1 {
 };
 
 struct Q5_0 {
+    static constexpr const char* identifier = "gguf:q5_0";
     static constexpr int ggml_type = 6, values = 32, bytes = 22;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -47,6 +50,7 @@ struct Q5_0 {
 };
 
 struct Q5_1 {
+    static constexpr const char* identifier = "gguf:q5_1";
     static constexpr int ggml_type = 7, values = 32, bytes = 24;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -58,6 +62,7 @@ struct Q5_1 {
 };
 
 struct Q8_0 {
+    static constexpr const char* identifier = "gguf:q8_0";
     static constexpr int ggml_type = 8, values = 32, bytes = 34;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -68,6 +73,7 @@ struct Q8_0 {
 };
 
 struct Q8_1 {
+    static constexpr const char* identifier = "gguf:q8_1";
     static constexpr int ggml_type = 9, values = 32, bytes = 36;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -78,6 +84,7 @@ struct Q8_1 {
 };
 
 struct Q8_K {
+    static constexpr const char* identifier = "gguf:q8_k";
     static constexpr int ggml_type = 15, values = 256, bytes = 292;
     static constexpr bool subnormal = true;  // a binary32 scale may be
     template <class Out>
@@ -88,6 +95,7 @@ struct Q8_K {
 };
 
 struct IQ4_NL {
+    static constexpr const char* identifier = "gguf:iq4_nl";
     static constexpr int ggml_type = 20, values = 32, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -99,6 +107,7 @@ struct IQ4_NL {
 };
 
 struct Q1_0 {
+    static constexpr const char* identifier = "gguf:q1_0";
     static constexpr int ggml_type = 41, values = 128, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -108,6 +117,7 @@ struct Q1_0 {
 };
 
 struct Q2_0 {
+    static constexpr const char* identifier = "gguf:q2_0";
     static constexpr int ggml_type = 42, values = 64, bytes = 18;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {

@@ -14,6 +14,7 @@ QF_INLINE Bytes leading_trit(Bytes fraction) {
 QF_INLINE Bytes times_three(Bytes fraction) { return fraction + fraction + fraction; }
 
 struct TQ1_0 {
+    static constexpr const char* identifier = "gguf:tq1_0";
     static constexpr int ggml_type = 34, values = 256, bytes = 54;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
@@ -35,6 +36,7 @@ struct TQ1_0 {
 };
 
 struct TQ2_0 {
+    static constexpr const char* identifier = "gguf:tq2_0";
     static constexpr int ggml_type = 35, values = 256, bytes = 66;
     template <class Out>
     QF_INLINE void decode(const u8* in, Out* out) {
