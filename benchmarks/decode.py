@@ -5,8 +5,7 @@
     QUANTFORM_GGML=/path/to/library.so python benchmarks/decode.py
 
 Every number is in 10^9 decoded values a second, the best of several rounds; all contenders take turns in each round and
-write to the same memory. A size is that of the output. `kernel alone` is one thread without the checks of the public
-function, whose 3 microseconds show in small outputs. `fill` and `copy` are NumPy's, of the same output, and show what
+write to the same memory. A size is that of the output. `fill` and `copy` are NumPy's, of the same output, and show what
 memory admits. The peers: the `gguf` package, and ggml's row decoders (`dequantize_row_q4_0(blocks, out, count)`, one
 thread, float32 only) where `QUANTFORM_GGML` names a shared library that has them.
 """
@@ -38,7 +37,6 @@ Call = Callable[[], object]
 # The package takes a second for this many values; its rate does not grow beyond them.
 GGUF_VALUES = 1 << 24
 GGUF = "gguf package"
-KERNEL = "kernel alone"
 
 
 def payload_of(profile: Profile, count: int) -> npt.NDArray[np.uint8]:
@@ -111,10 +109,6 @@ def measure(profile: Profile, size: int, dtype: str, arguments: argparse.Namespa
             return dequantize_packed(payload, profile.identifier, shape, kind, out=out, threads=threads)
 
         calls[f"quantform, {threads} thread{'s' * (threads > 1)}"] = ours, values
-    if _native.kernels is not None:
-        number, target = list(FLOAT_OUTPUTS).index(dtype), out.view(np.uint8)
-        decode = _native.kernels.decode_packed
-        calls[KERNEL] = (lambda: decode(profile.ggml_type, payload, number, target, 1)), values
     calls["fill"] = (lambda: out.fill(1)), values
     calls["copy"] = (lambda: np.copyto(out, other)), values
     if dtype == "float32":
@@ -136,18 +130,16 @@ def table(title: str, rows: dict[str, dict[str, float]]) -> str:
     """A Markdown table of rates, with ratios of the first contender (one thread) to the rest."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     ours, against = names[0], [name for name in names if name in {"fill", "ggml", GGUF}]
-    pairs = [(f"to {name}", ours, name) for name in against]
-    pairs += [("kernel to ggml", KERNEL, "ggml")] if {KERNEL, "ggml"} <= set(names) else []
-    ratios = {label: [row[top] / row[bottom] for row in rows.values() if bottom in row] for label, top, bottom in pairs}
+    ratios = {name: [row[ours] / row[name] for row in rows.values() if name in row] for name in against}
     lines = [
         f"### {title}",
         "",
-        "| profile | " + " | ".join(names) + " | " + " | ".join(ratios) + " |",
-        "|---|" + "---:|" * (len(names) + len(pairs)),
+        "| profile | " + " | ".join(names) + " | " + " | ".join(f"to {name}" for name in against) + " |",
+        "|---|" + "---:|" * (len(names) + len(against)),
     ]
     for profile, row in rows.items():
         cells = [f"{row[name]:.3g}" if name in row else "" for name in names]
-        cells += [f"{row[top] / row[bottom]:.2f}" if bottom in row else "" for _, top, bottom in pairs]
+        cells += [f"{row[ours] / row[name]:.2f}" if name in row else "" for name in against]
         lines.append(f"| {profile} | " + " | ".join(cells) + " |")
     for label, summary in (("geometric mean", geometric_mean), ("least", min)):
         cells = [f"{summary(found):.2f}" for found in ratios.values()]

@@ -1,4 +1,4 @@
-// The only file that knows both Python and the kernels.
+// The module, and the kernels it shows to Python. Only files named bind*.cpp know both.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bind_packed.hpp"
 #include "cpu.hpp"
 #include "decode.hpp"
 
@@ -60,4 +61,5 @@ NB_MODULE(_kernels, m) {
     m.def("decode_packed", &decode_packed, nb::arg("ggml_type"), nb::arg("blocks").noconvert(), nb::arg("output"),
           nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("stores") = 0,
           "Decode whole blocks to the bytes of `out`; `output` is the place of its type in `OUTPUTS`.");
+    register_packed(m);
 }

@@ -7,7 +7,7 @@ The environment decides when this module is first imported:
 
 and at every call:
 
-* `QUANTFORM_THREADS` is how many threads a call may use that does not say it itself.
+* `QUANTFORM_THREADS` is how many threads a call may use that does not say it itself. Change it through `os.environ`.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,3 +18,7 @@ def decode_packed(
     threads: int,
     stores: int = 0,
 ) -> None: ...
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], bytes: int) -> npt.NDArray[Any]: ...
+def plain_decoder(
+    profiles: dict[str, int], outputs: dict[str, np.dtype[Any]]
+) -> Callable[[object, object, object, object, object, object], npt.NDArray[Any] | None]: ...

@@ -22,11 +22,14 @@ _INT64_MAX = 2**63 - 1
 _RANK_MAX = 64  # NumPy's
 # Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
 _CHUNK_VALUES = 1 << 16
-# The compiled kernels store whole cache lines where an output begins at one; in small outputs that saves less than it
-# costs to find the beginning.
-_LINE = 64
-_ALIGNED_BYTES = 1 << 17
 _OUTPUT_NUMBERS = {dtype: number for number, dtype in enumerate(FLOAT_OUTPUTS.values())}
+# Takes all six arguments and does plain calls at once, where to look at the arguments here would take longer than to
+# decode. It returns None for all others, and for all that is wrong.
+_decode_plain = (
+    kernels.plain_decoder({name: profile.ggml_type for name, profile in PROFILES.items()}, FLOAT_OUTPUTS)
+    if kernels is not None
+    else None
+)
 
 
 def payload_bytes(profile: Profile, shape: Sequence[int]) -> int:
@@ -92,6 +95,10 @@ def dequantize_packed(
         ArgumentError: The payload's type or length, the shape, the type or `out` breaks the operator's contract, or
             `threads` is out of range.
     """
+    if _decode_plain is not None:
+        values: npt.NDArray[Any] | None = _decode_plain(x, format, shape, output_dtype, out, threads)
+        if values is not None:
+            return values
     profile = PROFILES[format]
     dtype = checked_output_dtype(output_dtype)
     dimensions, size = _sized(profile, shape)
@@ -126,11 +133,8 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
             found=list(shape),
         )
     size = product(shape) * dtype.itemsize
-    if kernels is None or size < _ALIGNED_BYTES:
-        return np.empty(shape, dtype)
-    memory = np.empty(size + _LINE - 1, np.uint8)
-    first = -memory.__array_interface__["data"][0] % _LINE
-    return memory[first : first + size].view(dtype).reshape(shape)
+    array: npt.NDArray[Any] = np.empty(shape, dtype) if kernels is None else kernels.empty(shape, dtype, size)
+    return array
 
 
 def _decode_by_numpy(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
