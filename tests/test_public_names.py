@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,3 +75,17 @@ def test_importing_takes_no_command_line_and_no_extras() -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "quantform", "--version"], capture_output=True, check=True, text=True)
     assert done.stdout.startswith("quantform ")
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("quantform.sources", "select_rows gather transpose concatenate stack open_source"),
+        ("quantform.recipes", "head_order interleaved_heads untiled_heads import_importance"),
+    ],
+)
+def test_what_recipes_call_is_public(package: str, names: str) -> None:
+    module = importlib.import_module(package)
+    for name in names.split():
+        assert name in module.__all__
+        assert getattr(module, name).__doc__

@@ -158,7 +158,15 @@ def plan(
     options = _Options(recipe, format, method, parameters, imatrix, sources, components, fallback)
     with _prepared(source, options) as prepared:
         if output is not None:
-            check_artifact(prepared.plan, _path(output), prepared.carried, max_file_bytes=max_file_bytes, force=force)
+            check_artifact(
+                prepared.plan,
+                _path(output),
+                prepared.carried,
+                others=prepared.others(),
+                recipe=prepared.recipe_record(),
+                max_file_bytes=max_file_bytes,
+                force=force,
+            )
         return prepared.plan
 
 

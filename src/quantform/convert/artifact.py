@@ -52,28 +52,8 @@ def write_artifact(
         force: Replace an existing output.
         progress: Called as bytes are written.
     """
-    origins: list[Origin] = [("", one.origin, one.files) for one in carried]
-    names = [*(next(iter(one.components)) for one in carried[1:])]
-    files = [path for _, _, paths in (*origins, *others) for path in paths]
-
-    def provenance(digests: Sequence[str]) -> dict[str, Any]:
-        rest = iter(digests)
-        described = [_described(origin, paths, rest) for _, origin, paths in origins]
-        document: dict[str, Any] = {
-            "converter": {"name": "quantform", "version": __version__},
-            "versions": {"numpy": np.__version__, "python": platform.python_version()},
-            "source": described[0],
-        }
-        if names:
-            document["components"] = dict(zip(names, described[1:], strict=True))
-        if others:
-            document["sources"] = {name: _described(origin, paths, rest) for name, origin, paths in others}
-        if recipe is not None:
-            document["recipe"] = dict(recipe)
-        document["methods"] = _methods(plan)
-        return document
-
-    writer = _writer(plan, output, carried, provenance([PLACEHOLDER] * len(files)), max_file_bytes, files, force=force)
+    files = _files(carried, others)
+    writer = _writer(plan, output, carried, others, recipe, max_file_bytes=max_file_bytes, force=force)
     ids = _ids(carried)
     resources = {ids[key]: resource for one in carried for key, resource in one.resources.items()}
     with Digests(files) as digests, writer:
@@ -81,12 +61,19 @@ def write_artifact(
         with Workers(threads) as workers:
             _write_tensors(writer, plan, workers, progress)
         progress(writer.payload_bytes, writer.payload_bytes, "publishing")
-        writer.finish(provenance=provenance(digests.result()))
+        writer.finish(provenance=_provenance(plan, carried, others, recipe, digests.result()))
     return Report([(path, path.stat().st_size) for path in writer.paths], plan.ways(), [*plan.notes])
 
 
 def check_artifact(
-    plan: Plan, output: Path, carried: Sequence[Carried], *, max_file_bytes: int | None = None, force: bool = False
+    plan: Plan,
+    output: Path,
+    carried: Sequence[Carried],
+    *,
+    others: Sequence[Origin] = (),
+    recipe: Mapping[str, Any] | None = None,
+    max_file_bytes: int | None = None,
+    force: bool = False,
 ) -> None:
     """Refuse what `write_artifact` would refuse before it writes: a limit, an output that is there, a path.
 
@@ -94,25 +81,27 @@ def check_artifact(
         plan: What would be written.
         output: The entry file.
         carried: What each component's source brings, the main one first.
+        others: Further sources that tensors or importance come from.
+        recipe: What provenance says of the recipe.
         max_file_bytes: The longest that a file may be.
         force: Replace an existing output.
     """
-    files = [path for one in carried for path in one.files]
-    _writer(plan, output, carried, None, max_file_bytes, files, force=force)
+    _writer(plan, output, carried, others, recipe, max_file_bytes=max_file_bytes, force=force)
 
 
 def _writer(
     plan: Plan,
     output: Path,
     carried: Sequence[Carried],
-    provenance: Mapping[str, Any] | None,
-    max_file_bytes: int | None,
-    files: Sequence[Path],
+    others: Sequence[Origin],
+    recipe: Mapping[str, Any] | None,
     *,
+    max_file_bytes: int | None,
     force: bool,
 ) -> ArtifactWriter:
-    """A writer that has checked everything and touched nothing."""
+    """A writer that has checked everything and touched nothing; its provenance is as long as the one to come."""
     ids = _ids(carried)
+    files = _files(carried, others)
     return ArtifactWriter(
         output,
         components={name: _component(name, record, ids) for one in carried for name, record in one.components.items()},
@@ -130,11 +119,41 @@ def _writer(
         bindings=plan.bindings,
         uses=plan.uses,
         metadata=_metadata(carried[0], plan),
-        provenance=provenance,
+        provenance=_provenance(plan, carried, others, recipe, [PLACEHOLDER] * len(files)),
         max_file_bytes=max_file_bytes,
         force=force,
         sources=files,
     )
+
+
+def _files(carried: Sequence[Carried], others: Sequence[Origin]) -> list[Path]:
+    """Every file that is read, in the order of the digests."""
+    return [path for one in carried for path in one.files] + [path for _, _, paths in others for path in paths]
+
+
+def _provenance(
+    plan: Plan,
+    carried: Sequence[Carried],
+    others: Sequence[Origin],
+    recipe: Mapping[str, Any] | None,
+    digests: Sequence[str],
+) -> dict[str, Any]:
+    rest = iter(digests)
+    described = [_described(one.origin, one.files, rest) for one in carried]
+    document: dict[str, Any] = {
+        "converter": {"name": "quantform", "version": __version__},
+        "versions": {"numpy": np.__version__, "python": platform.python_version()},
+        "source": described[0],
+    }
+    if len(carried) > 1:
+        names = (next(iter(one.components)) for one in carried[1:])
+        document["components"] = dict(zip(names, described[1:], strict=True))
+    if others:
+        document["sources"] = {name: _described(origin, paths, rest) for name, origin, paths in others}
+    if recipe is not None:
+        document["recipe"] = dict(recipe)
+    document["methods"] = _methods(plan)
+    return document
 
 
 def _ids(carried: Sequence[Carried]) -> dict[tuple[str, str], str]:

@@ -26,6 +26,7 @@ from quantform.errors import ArgumentError, QuantformError, RecipeError, Unknown
 from quantform.formats import Words
 from quantform.layouts import Layout, RowPlaneLayout
 from quantform.methods import Input, Job, Method, Request
+from quantform.methods.method import by_rows
 from quantform.methods.request import Span
 from quantform.recipes import as_recipe_error
 
@@ -202,7 +203,9 @@ class Encoded(Work):
 
     def _task(self, write: Write, job: Job, start: int, first: int, end: int) -> Callable[[], int]:
         def task() -> int:
-            words: Words = self._guarded(job.request, first, partial(job.rows, first, end))
+            # A user's own method may answer any call in its own way; its words are looked through where they arrive.
+            rows = job.rows if self.method.parameters is None else partial(by_rows, job.rows)
+            words: Words = self._guarded(job.request, first, partial(rows, first, end))
             written = 0
             for offset, data in self.layout.place(words, self.shape, start + first, self.divisors):
                 write(offset, data)

@@ -29,16 +29,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, DirectFormat, DirectWords, GroupedWords, Nvfp4Words, RowScaledWords, Words
+from quantform.formats.assemble import row_range
 from quantform.formats.fp8_row import RowScaledFormat
 from quantform.formats.grouped import GroupedFormat
 from quantform.methods.cast_direct import direct_words
-from quantform.methods.method import Job, Method, Options
+from quantform.methods.method import Job, Method, Options, by_rows
 from quantform.methods.request import NUMBERS, Request
 
 __all__ = ["RowsOf", "callable_method"]
@@ -66,7 +68,7 @@ class _CallableJob(Job):
         if not isinstance(found, Words) or found.format.name != target.name or found.shape != shape:
             what = f"{found.format} {list(found.shape)}" if isinstance(found, Words) else type(found).__name__
             raise self._refusal(f"words of {target} {list(shape)}", what)
-        found.validate(span.place[0])
+        by_rows(partial(_validate, found, span.place[0]), 0, shape[0])
         if isinstance(found, Nvfp4Words):
             self.divisor.update(found.divisors.tolist())
             if len(found.divisors) != 1 or len(self.divisor) != 1:
@@ -103,6 +105,12 @@ class _CallableJob(Job):
         return ArgumentError(
             "a method's rows are not what was asked for", where=self.name, expected=expected, found=found
         )
+
+
+def _validate(words: Words, place: int, first: int, end: int) -> None:
+    """Check some rows of words, the first row of all of which is called `place`."""
+    whole = (first, end) == (0, words.shape[0])
+    (words if whole else row_range(words, first, end)).validate(place + first)
 
 
 def callable_method(function: Callable[[Request], Any]) -> Method:

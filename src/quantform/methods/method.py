@@ -17,15 +17,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from quantform._registry import near_matches
-from quantform.errors import ArgumentError, QuantformError, UnsupportedError
+from quantform.errors import ArgumentError, QuantformError, UnsupportedError, ValuesError, WordsError
 from quantform.formats import Words
 from quantform.formats.assemble import join
 from quantform.methods.request import Request, Span
 
-__all__ = ["Job", "Method", "Options", "Parameter", "SpanJob"]
+__all__ = ["Job", "Method", "Options", "Parameter", "SpanJob", "at_input", "by_rows"]
+
+T = TypeVar("T")
 
 Options = Mapping[str, Any]
 """Every parameter of a method by name, checked, defaults filled in."""
@@ -100,6 +102,30 @@ class SpanJob(Job):
         """See `Job.rows`."""
         parts = [at_input(span, self.encode) for span in self.request.spans(first, end)]
         return join(self.request.format, (end - first, self.request.columns), parts)
+
+
+def by_rows(work: Callable[[int, int], T], first: int, end: int) -> T:
+    """`work(first, end)`, whose error is the one that the first bad row has by itself.
+
+    A check goes through many rows one rule after another: the fault that it names would depend on how many these are.
+    """
+    try:
+        return work(first, end)
+    except (ValuesError, WordsError) as error:
+        found: QuantformError = error
+        good, stop = first, end
+        while stop - good > 1:
+            middle = (good + stop) // 2
+            try:
+                work(good, middle)
+                good = middle
+            except (ValuesError, WordsError):
+                stop = middle
+        try:
+            work(good, stop)
+        except (ValuesError, WordsError) as single:
+            found = single
+        raise found from None
 
 
 def at_input(span: Span, encode: Callable[[Span], Words]) -> Words:
