@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bind_encode.hpp"
 #include "bind_packed.hpp"
 #include "cpu.hpp"
 #include "decode.hpp"
@@ -62,4 +63,5 @@ NB_MODULE(_kernels, m) {
           nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("stores") = 0,
           "Decode whole blocks to the bytes of `out`; `output` is the place of its type in `OUTPUTS`.");
     register_packed(m);
+    register_encode(m);
 }

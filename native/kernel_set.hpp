@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "encode_set.hpp"
+
 namespace quantform {
 
 /// The outputs' element types; the numbers are the binding's.
@@ -34,6 +36,7 @@ struct KernelSet {
     /// A multiple of 64 bytes past the caches, to an address that is aligned to 64.
     void (*stream)(const std::uint8_t* from, std::size_t bytes, std::uint8_t* to);
     void (*fence)();
+    const EncodeKernels* encode;
 };
 
 }  // namespace quantform

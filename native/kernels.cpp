@@ -48,9 +48,11 @@ static constexpr PackedKernel make_kernel() {
             Block::identifier};
 }
 
+extern const EncodeKernels encoders;  // see encoders.cpp
+
 template <class... Blocks>
 static constexpr KernelSet make_set(const char* name) {
-    KernelSet set{name, {}, stream, fence};
+    KernelSet set{name, {}, stream, fence, &encoders};
     ((set.packed[Blocks::ggml_type] = make_kernel<Blocks>()), ...);
     return set;
 }

@@ -229,7 +229,7 @@ QF_INLINE void put_codes(Out* out, Bytes q, const AffineCodes& values) {
 // --- past the caches ------------------------------------------------------------------------------------------------
 
 /// Stores past the caches: `bytes` is a multiple of 64 and `to` is aligned to 64 bytes.
-static void stream(const u8* from, size_t bytes, u8* to) {
+[[maybe_unused]] static void stream(const u8* from, size_t bytes, u8* to) {
 #if defined(__AVX512F__)
     for (size_t at = 0; at < bytes; at += 64) {
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
@@ -248,7 +248,7 @@ static void stream(const u8* from, size_t bytes, u8* to) {
 }
 
 /// Makes streamed stores visible before whatever tells others that they are done.
-static void fence() {
+[[maybe_unused]] static void fence() {
 #if defined(__SSE2__)
     _mm_sfence();
 #endif
