@@ -63,9 +63,9 @@ Grouped grouped_of(int bits) {
     throw nb::value_error("no grouped format with such codes");
 }
 
-bool encode_grouped_rows(const Matrix& matrix, int number, int bits, const std::optional<Importance>& importance,
-                         bool search, bool negative, const Planes& planes, std::size_t row, bool packed,
-                         std::size_t threads) {
+bool encode_grouped_rows(const Matrix& matrix, int number, const Planes& planes, std::size_t row, bool packed,
+                         std::size_t threads, int bits, bool search, const std::optional<Importance>& importance,
+                         bool negative) {
     const Values values = values_of(matrix, number);
     const Grouped format = grouped_of(bits);
     const std::size_t rows = matrix.shape(0), group = group_size(format), groups = round_up(values.columns, group) / group;
@@ -90,8 +90,8 @@ bool encode_grouped_rows(const Matrix& matrix, int number, int bits, const std::
     return encode_grouped(set, job, values, rows, out, threads);
 }
 
-bool encode_scaled_rows(const Matrix& matrix, int number, bool half_scales, const Planes& planes, std::size_t row,
-                        bool packed, std::size_t threads) {
+bool encode_scaled_rows(const Matrix& matrix, int number, const Planes& planes, std::size_t row, bool packed,
+                        std::size_t threads, bool half_scales) {
     const Values values = values_of(matrix, number);
     const std::size_t rows = matrix.shape(0), columns = values.columns;
     RowScaledRows out{};
@@ -107,8 +107,8 @@ bool encode_scaled_rows(const Matrix& matrix, int number, bool half_scales, cons
     return encode_rows(set, half_scales ? RowScale::float16 : RowScale::bfloat16, values, rows, out, threads);
 }
 
-bool encode_nvfp4_rows(const Matrix& matrix, int number, float divisor, const Planes& planes, std::size_t row,
-                       bool packed, std::size_t threads) {
+bool encode_nvfp4_rows(const Matrix& matrix, int number, const Planes& planes, std::size_t row, bool packed,
+                       std::size_t threads, float divisor) {
     const Values values = values_of(matrix, number);
     const std::size_t rows = matrix.shape(0), columns = values.columns;
     if (columns % (packed ? 64 : 16) != 0) throw nb::value_error("rows are not whole groups or tiles");
@@ -141,14 +141,15 @@ float largest_magnitude_of(const Matrix& matrix, int number, std::size_t threads
 }  // namespace
 
 void register_encode(nb::module_& m) {
-    m.def("encode_grouped", &encode_grouped_rows, nb::arg("values").noconvert(), nb::arg("number"), nb::arg("code_bits"),
-          nb::arg("importance").none(), nb::arg("search"), nb::arg("negative"), nb::arg("planes"), nb::arg("row"),
-          nb::arg("packed"), nb::arg("threads"), "Encode rows to grouped words or to row_split_k128_v1's planes.");
-    m.def("encode_fp8_rows", &encode_scaled_rows, nb::arg("values").noconvert(), nb::arg("number"),
-          nb::arg("half_scales"), nb::arg("planes"), nb::arg("row"), nb::arg("packed"), nb::arg("threads"),
+    m.def("encode_grouped", &encode_grouped_rows, nb::arg("values").noconvert(), nb::arg("number"), nb::arg("planes"),
+          nb::arg("row"), nb::arg("packed"), nb::arg("threads"), nb::arg("code_bits"), nb::arg("search") = false,
+          nb::arg("importance").none() = nb::none(), nb::arg("negative") = false,
+          "Encode rows to grouped words or to row_split_k128_v1's planes.");
+    m.def("encode_fp8_rows", &encode_scaled_rows, nb::arg("values").noconvert(), nb::arg("number"), nb::arg("planes"),
+          nb::arg("row"), nb::arg("packed"), nb::arg("threads"), nb::arg("half_scales"),
           "Encode rows to FP8 words or to the planes of row_scale_v1 or row_interleaved_v1.");
-    m.def("encode_nvfp4", &encode_nvfp4_rows, nb::arg("values").noconvert(), nb::arg("number"), nb::arg("divisor"),
-          nb::arg("planes"), nb::arg("row"), nb::arg("packed"), nb::arg("threads"),
+    m.def("encode_nvfp4", &encode_nvfp4_rows, nb::arg("values").noconvert(), nb::arg("number"), nb::arg("planes"),
+          nb::arg("row"), nb::arg("packed"), nb::arg("threads"), nb::arg("divisor"),
           "Encode rows to NVFP4 words or to the planes of block_scale_k16_m128x4_v1.");
     m.def("largest_magnitude", &largest_magnitude_of, nb::arg("values").noconvert(), nb::arg("number"),
           nb::arg("threads"), "The largest magnitude of all values; infinity or NaN where one is.");

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantform._native import thread_limit
 from quantform._scalars import SCALARS
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, BlockWords, Format, GgufFormat, Words
@@ -20,6 +21,8 @@ def encode(
     values: npt.ArrayLike | Words,
     format: str | Format,
     method: str | Method | Callable[[Request], Any] | None = None,
+    *,
+    threads: int | None = None,
     **parameters: Any,  # noqa: ANN401 - each method says what it takes
 ) -> Words:
     """Make the words of a format from an array.
@@ -32,6 +35,8 @@ def encode(
         method: A conversion method's name, or a Python callable that takes a `quantform.methods.Request`. None takes
             the format's first: `cast_direct`, `grouped_absmax`, `fp8_row_maxabs` or `nvfp4_maxabs`, and
             `import_encoded` for words and for the formats that no values are encoded to.
+        threads: How many threads the compiled kernels may use; by default `QUANTFORM_THREADS` of the environment, else
+            every CPU of the process. The result does not depend on it.
         parameters: The method's own: `importance` (K numbers) and `negative_scales` for `grouped_search`.
 
     Returns:
@@ -41,10 +46,11 @@ def encode(
     Raises:
         UnknownNameError: No format or method has this name.
         UnsupportedError: The method does not make the format, or does not start from what `values` is.
-        ArgumentError: The values' shape or type, or a parameter, does not fit.
+        ArgumentError: The values' shape or type, a parameter, or the number of threads does not fit.
         ValuesError: A value cannot be encoded; names its row and column.
         WordsError: A word is not legal in the format.
     """
+    limit = thread_limit(threads)
     target = FORMATS[format] if isinstance(format, str) else format
     source = _source(values, target)
     if method is not None:
@@ -53,7 +59,8 @@ def encode(
         chosen = METHODS["import_encoded"]
     else:
         chosen = default_method(target)
-    return chosen.start(Request(format=target, shape=source.shape, inputs=(source,), parameters=parameters)).words()
+    request = Request(format=target, shape=source.shape, inputs=(source,), parameters=parameters, threads=limit)
+    return chosen.start(request).words()
 
 
 def _source(values: npt.ArrayLike | Words, target: Format) -> Input:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform import _native
 from quantform._scalars import SCALARS, convert
 from quantform.errors import ValuesError
 from quantform.formats import RowScaledWords
 from quantform.formats.fp8_row import FP8_ROW_FORMATS, RowScaledFormat
-from quantform.methods.method import Job, Method, Options, SpanJob
-from quantform.methods.request import Request, Span
+from quantform.methods.kernel import Kernel, ValuesJob
+from quantform.methods.method import Job, Method, Options
+from quantform.methods.request import Request
 from quantform.methods.values import Faults, finite_pieces
 
 __all__ = ["E4M3FN_MAX", "FP8_ROW_MAXABS", "e4m3fn_words"]
@@ -73,13 +76,27 @@ def encode_rows(values: npt.NDArray[Any], place: tuple[int, int], target: RowSca
     return RowScaledWords(target, (rows, columns), codes, scales)
 
 
+def _kernel(target: RowScaledFormat) -> Kernel | None:
+    kernels, bf16 = _native.kernels, SCALARS["bf16"]
+    if kernels is None:
+        return None
+    half_scales = target.scale != bf16
+
+    def blank(rows: int, columns: int) -> RowScaledWords:
+        return RowScaledWords(target, (rows, columns), np.empty((rows, columns), np.uint8), np.empty(rows, np.uint16))
+
+    layout = "row_interleaved_v1" if half_scales else "row_scale_v1"
+    run = partial(kernels.encode_fp8_rows, half_scales=half_scales)
+    return Kernel(run=run, blank=blank, layout=layout, rounded=bf16.dtype)
+
+
 def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there are none
     target = cast("RowScaledFormat", request.format)
 
-    def encode(span: Span) -> RowScaledWords:
-        return encode_rows(span.values(), span.place, target)
+    def define(values: npt.NDArray[Any], place: tuple[int, int]) -> RowScaledWords:
+        return encode_rows(values, place, target)
 
-    return SpanJob(request, encode)
+    return ValuesJob(request, define, _kernel(target))
 
 
 FP8_ROW_MAXABS = Method(

@@ -7,16 +7,20 @@ quotient by qmax, that in binary16, the reciprocal of what was stored, the produ
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform import _native
+from quantform._scalars import SCALARS
 from quantform.errors import ValuesError
 from quantform.formats import GroupedWords
 from quantform.formats.grouped import GROUPED_FORMATS, GroupedFormat
-from quantform.methods.method import Job, Method, Options, SpanJob
-from quantform.methods.request import Request, Span
+from quantform.methods.kernel import Kernel, ValuesJob
+from quantform.methods.method import Job, Method, Options
+from quantform.methods.request import Request
 from quantform.methods.values import Faults, finite_pieces
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "codes_of",
     "encode_grouped",
     "grouped_format",
+    "grouped_kernel",
     "reciprocals",
 ]
 
@@ -120,13 +125,46 @@ def grouped_format(request: Request) -> GroupedFormat:
     return cast("GroupedFormat", request.format)
 
 
+def grouped_kernel(
+    target: GroupedFormat,
+    *,
+    search: bool = False,
+    importance: npt.NDArray[np.float64] | None = None,
+    negative: bool = False,
+) -> Kernel | None:
+    """The compiled encoder of a format; None without compiled kernels.
+
+    Args:
+        target: The format.
+        search: Whether the scales are searched for; what follows matters only then.
+        importance: binary64 weights of the lanes of a row's groups, zeros past the last column.
+        negative: Whether negative scales compete.
+    """
+    kernels = _native.kernels
+    if kernels is None:
+        return None
+
+    def blank(rows: int, columns: int) -> GroupedWords:
+        codes, scales = np.empty((rows, columns), np.int8), np.empty((rows, target.groups(columns)), np.uint16)
+        return GroupedWords(target, (rows, columns), codes, scales)
+
+    run = partial(
+        kernels.encode_grouped,
+        code_bits=target.code_bits,
+        search=search,
+        importance=importance,
+        negative=negative,
+    )
+    return Kernel(run=run, blank=blank, layout="row_split_k128_v1", rounded=SCALARS["fp32"].dtype)
+
+
 def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there are none
     target = grouped_format(request)
 
-    def encode(span: Span) -> GroupedWords:
-        return encode_grouped(span.values(), span.place, target, lambda groups: absmax_groups(groups, target))
+    def define(values: npt.NDArray[Any], place: tuple[int, int]) -> GroupedWords:
+        return encode_grouped(values, place, target, lambda groups: absmax_groups(groups, target))
 
-    return SpanJob(request, encode)
+    return ValuesJob(request, define, grouped_kernel(target))
 
 
 GROUPED_ABSMAX = Method(

@@ -29,10 +29,12 @@ from quantform.methods.grouped_absmax import (
     codes_of,
     encode_grouped,
     grouped_format,
+    grouped_kernel,
     reciprocals,
 )
-from quantform.methods.method import Job, Method, Options, Parameter, SpanJob
-from quantform.methods.request import Request, Span
+from quantform.methods.kernel import ValuesJob
+from quantform.methods.method import Job, Method, Options, Parameter
+from quantform.methods.request import Request
 
 __all__ = ["GROUPED_SEARCH", "RATIOS", "search_scales"]
 
@@ -218,6 +220,7 @@ def _negative_scales(value: Any, request: Request) -> bool:  # noqa: ANN401, ARG
 def _begin(request: Request, options: Options) -> Job:
     target = grouped_format(request)
     count = target.groups(request.columns)
+    padded: F64 | None = None
     lanes: F64 | None = None
     if options["importance"] is not None:
         padded = np.zeros(count * target.group)
@@ -235,10 +238,11 @@ def _begin(request: Request, options: Options) -> Job:
             codes[some] = piece.codes(scales[some]).T
         return codes, scales
 
-    def encode(span: Span) -> GroupedWords:
-        return encode_grouped(span.values(), span.place, target, search)
+    def define(values: npt.NDArray[Any], place: tuple[int, int]) -> GroupedWords:
+        return encode_grouped(values, place, target, search)
 
-    return SpanJob(request, encode)
+    kernel = grouped_kernel(target, search=True, importance=padded, negative=options["negative_scales"])
+    return ValuesJob(request, define, kernel)
 
 
 GROUPED_SEARCH = Method(

@@ -128,7 +128,7 @@ def by_rows(work: Callable[[int, int], T], first: int, end: int) -> T:
         raise found from None
 
 
-def at_input(span: Span, encode: Callable[[Span], Words]) -> Words:
+def at_input(span: Span, encode: Callable[[Span], T]) -> T:
     """`encode(span)`, whose errors name the input."""
     try:
         return encode(span)

@@ -5,17 +5,20 @@ The specification defines no encoder to `nvfp4`; this is ours. It looks at every
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform import _native
 from quantform._scalars import SCALARS
 from quantform.errors import ArgumentError, QuantformError, ValuesError
 from quantform.formats import Nvfp4Words
 from quantform.formats.nvfp4 import NVFP4
 from quantform.methods.fp8_row_maxabs import E4M3FN_MAX, e4m3fn_words
-from quantform.methods.method import Job, Method, Options, SpanJob
+from quantform.methods.kernel import Kernel, ValuesJob, readable
+from quantform.methods.method import Job, Method, Options
 from quantform.methods.request import Input, Request, Span
 from quantform.methods.values import PIECE_VALUES, finite_pieces
 
@@ -85,9 +88,35 @@ def _largest(source: Input) -> np.float32:
     largest = np.float32(0)
     for first in range(0, source.rows, step):
         span = Span(source, first, min(first + step, source.rows))
-        for _, piece in finite_pieces(span.values(), span.place, np.float32):
-            largest = np.maximum(largest, np.abs(piece).max())
+        values = span.values()
+        found = _largest_of(values)
+        if found is None:
+            found = max(np.abs(piece).max() for _, piece in finite_pieces(values, span.place, np.float32))
+        largest = np.maximum(largest, found)
     return largest
+
+
+def _largest_of(values: npt.NDArray[Any]) -> np.float32 | None:
+    """The largest magnitude of a compiled kernel; None without one, and where a value is not finite."""
+    kernels = _native.kernels
+    if kernels is None or values.dtype == np.bool_:
+        return None
+    pieces = readable(values, SCALARS["fp32"].dtype)
+    found = np.float32(max(kernels.largest_magnitude(piece, number, 1) for _, piece, number in pieces))
+    return found if np.isfinite(found) else None
+
+
+def _kernel(divisor: np.float32) -> Kernel | None:
+    kernels = _native.kernels
+    if kernels is None:
+        return None
+
+    def blank(rows: int, columns: int) -> Nvfp4Words:
+        codes, scales = (np.empty((rows, columns // share), np.uint8) for share in (2, NVFP4.group))
+        return Nvfp4Words(NVFP4, (rows, columns), codes, scales, np.array([divisor], np.float32).view(np.uint32))
+
+    run = partial(kernels.encode_nvfp4, divisor=float(divisor))
+    return Kernel(run=run, blank=blank, layout="block_scale_k16_m128x4_v1", rounded=SCALARS["fp32"].dtype)
 
 
 def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there are none
@@ -103,10 +132,10 @@ def _begin(request: Request, options: Options) -> Job:  # noqa: ARG001 - there a
             raise error.at(source.name)  # noqa: B904 - the same error, with its outer place
     divisor = weight_divisor(largest)
 
-    def encode(span: Span) -> Nvfp4Words:
-        return encode_rows(span.values(), span.place, divisor)
+    def define(values: npt.NDArray[Any], place: tuple[int, int]) -> Nvfp4Words:
+        return encode_rows(values, place, divisor)
 
-    return SpanJob(request, encode)
+    return ValuesJob(request, define, _kernel(divisor))
 
 
 NVFP4_MAXABS = Method(

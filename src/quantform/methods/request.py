@@ -148,12 +148,14 @@ class Request:
         shape: The logical shape of the whole target.
         inputs: One or more, in order; each has the target's K, and their rows add up to the target's.
         parameters: The method's own, by name.
+        threads: How many threads a compiled kernel may use at once, 0 for one each usable CPU. Nothing depends on it.
     """
 
     format: Format
     shape: tuple[int, ...]
     inputs: tuple[Input, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
 
     @property
     def rows(self) -> int:
