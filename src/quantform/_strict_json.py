@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantform.errors import FileError
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "member_path", "parse_json", "shorten"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "json_values", "member_path", "parse_json", "shorten"]
 
 MAX_DEPTH = 128
 """Objects and arrays inside one another; deeper documents are refused before any recursion can fail."""
@@ -153,3 +153,14 @@ def _path(link: _Link) -> str:
     for key in reversed(keys):
         path = f"{path}[{key}]" if isinstance(key, int) else member_path(path, key)
     return path
+
+
+def json_values(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and more
+    """`value` with the numbers that JSON lacks as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_values(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(member) for member in value]
+    return value

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from quantform import onnx
 from quantform._progress import Progress, silent
 from quantform._rows import matrix_shape
 from quantform._scalars import convert
@@ -137,7 +138,8 @@ def verify(
     """Check a file.
 
     Args:
-        path: A GGUF file or a `.ninfer` entry file.
+        path: A GGUF file, a safetensors model, an ONNX model or a `.ninfer` entry file. An ONNX model is also given to
+            `onnx.checker`, with the operator registered, see `quantform.onnx.register`.
         deep: Also read every byte: legal words, canonical padding, zeros between objects.
         against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
             direct format must hold the values rounded once. Of what a method quantized, the errors are reported.
@@ -157,6 +159,8 @@ def verify(
         else:
             for tensor in source.values():
                 _attempt(report, "structure", tensor.name, tensor.check)
+            if source.kind == "onnx" and report.ok:
+                _attempt(report, "onnx", str(source.path), functools.partial(onnx.check_model, source.path))
         if report.ok:
             report.notes.append(f"{source.describe()}: structure checked")
         if deep:

@@ -35,7 +35,9 @@ def convert(
             readable=False,
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="DST", help="What to write; the suffix tells: .ninfer or .gguf.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="DST", help="What to write; the suffix tells: .ninfer, .gguf or .onnx.")
+    ],
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +95,29 @@ def convert(
             "--max-file-bytes", metavar="N", help="Split the output into files of at most N bytes (4G, 512Mi, ...)."
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="D",
+            help="Where a .onnx DST has its weights: reference (in SRC, as they are; the default), copy (in DST.data), "
+            "inline.",
+        ),
+    ] = None,
+    opset: Annotated[
+        int | None,
+        typer.Option(
+            "--opset",
+            metavar="N",
+            help="The operators of a .onnx DST: 29 (has DequantizePacked; the default), or earlier ones, which do it.",
+        ),
+    ] = None,
+    qdq: Annotated[
+        bool,
+        typer.Option(
+            "--qdq", help="In a .onnx DST, write the standard DequantizeLinear where it holds a tensor's words."
+        ),
+    ] = False,
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="How many threads encode; by default every CPU.")
     ] = None,
@@ -105,7 +130,8 @@ def convert(
     """Convert SRC to DST without changing a word that DST can hold, unless a format or a recipe asks for it.
 
     GGUF to .ninfer keeps every block byte for byte, and the rest of the file in resources, so that converting back
-    gives the original GGUF again. Configuration, tokenizer and templates beside a safetensors model go along.
+    gives the original GGUF again. Configuration, tokenizer and templates beside a safetensors model go along. GGUF to
+    .onnx keeps the blocks packed, and in the GGUF file; it needs the extra `onnx`.
     """
     what: dict[str, Any] = {
         "recipe": recipe,
@@ -124,7 +150,18 @@ def convert(
         _show(make_plan(source, **what, output=output, max_file_bytes=limit, force=force), json=json)
         return
     with progress_bar("converting") as progress:
-        report = run(source, output, **what, max_file_bytes=limit, threads=threads, force=force, progress=progress)
+        report = run(
+            source,
+            output,
+            **what,
+            max_file_bytes=limit,
+            data=data,
+            opset=opset,
+            qdq=qdq,
+            threads=threads,
+            force=force,
+            progress=progress,
+        )
     if json:
         print_json(report.as_dict())
         return

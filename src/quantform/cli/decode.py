@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def decode(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors or .ninfer file.", readable=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors, .onnx or .ninfer file.", readable=False)
+    ],
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="The tensor's name, as `inspect` lists it.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="X.npy", help="Where to write the values.")],
     rows: Annotated[

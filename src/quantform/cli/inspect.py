@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors or .ninfer file.", readable=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors, .onnx or .ninfer file.", readable=False)
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
     metadata: Annotated[bool, typer.Option("--metadata", help="Also list every metadata key with its value.")] = False,
 ) -> None:

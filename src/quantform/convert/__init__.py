@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from quantform import onnx
 from quantform._progress import Progress, silent
 from quantform._report import Report
 from quantform.container import Component
@@ -59,6 +60,9 @@ def convert(
     components: Mapping[str, Anything] | None = None,
     fallback: str | None = None,
     max_file_bytes: int | None = None,
+    data: str | None = None,
+    opset: int | None = None,
+    qdq: bool = False,
     threads: int | None = None,
     force: bool = False,
     progress: Progress = silent,
@@ -67,13 +71,14 @@ def convert(
 
     To `.ninfer`, every tensor keeps its words where a registered format holds them, unless a format or a recipe says
     otherwise; what else the source has (configuration, tokenizer, templates; of a GGUF every other byte) goes along as
-    resources. `.ninfer` to GGUF gives the file back that it was made from, byte for byte. Nothing appears under the
+    resources. `.ninfer` to GGUF gives the file back that it was made from, byte for byte. GGUF to ONNX is
+    `quantform.onnx.import_gguf`: packed weights stay packed, and where they are. Nothing appears under the
     output's name before it is complete. The result depends neither on `threads` nor on how the work is cut.
 
     Args:
         source: A GGUF file (any one of a split set), a safetensors file, index or directory, a `.ninfer` entry file, or
             NumPy arrays by name.
-        output: `*.ninfer` or `*.gguf`.
+        output: `*.ninfer`, `*.gguf` or `*.onnx`.
         recipe: `configure(model, recipe, sources)`, or a file: `"recipe.py"`, `"recipe.py:function"` (it is run) or
             `"recipe.toml"`. What it says replaces what `format` and the arguments beside it say.
         format: The format of every matrix that it can hold; None keeps each one's words.
@@ -87,6 +92,10 @@ def convert(
             called `COMPONENT/NAME`.
         fallback: `"bf16"` or `"fp32"`: decode to it those tensors whose words no format holds; None refuses them.
         max_file_bytes: Split a `.ninfer` output into files of at most so many bytes.
+        data: Where the weights of an ONNX model are: `"reference"` (in the GGUF file; the default), `"copy"` or
+            `"inline"`.
+        opset: The version of ONNX's operators, by default the one with `DequantizePacked`.
+        qdq: Write an ONNX model with the standard `DequantizeLinear` where that holds a tensor's words.
         threads: How many threads encode; by default `QUANTFORM_THREADS` of the environment, else every CPU.
         force: Replace an existing output, which stays as it is until the new one is complete.
         progress: Called as bytes are written.
@@ -103,14 +112,31 @@ def convert(
     target = _path(output)
     options = _Options(recipe, format, method, parameters, imatrix, sources, components, fallback)
     kind = target.suffix.lower()
-    if kind not in {".ninfer", ".gguf"} or str(output).endswith(("/", "\\")):
+    if kind != ".onnx":
+        _refuse({"data": data, "opset": opset, "qdq": qdq or None}, "only fits a conversion to ONNX")
+    if kind not in {".ninfer", ".gguf", ".onnx"} or str(output).endswith(("/", "\\")):
         with _opened(source):
             raise ArgumentError(
-                "the output's name has no suffix of a file format", where=str(output), expected=".ninfer or .gguf"
+                "the output's name has no suffix of a file format",
+                where=str(output),
+                expected=".ninfer, .gguf or .onnx",
             )
+    if kind == ".onnx":
+        with _opened(source) as opened:
+            options.refuse_all("a conversion to ONNX", max_file_bytes)
+            if not isinstance(opened, GGUFSource):
+                raise UnsupportedError(
+                    f"no conversion from {opened.kind} to .onnx",
+                    where=str(target),
+                    hint="Only GGUF models have the packed weights that ONNX's operator decodes",
+                )
+            report: Report = onnx.import_gguf(
+                opened, target, data=data, opset=opset, qdq=qdq, force=force, progress=progress
+            )
+            return report
     if kind == ".gguf":
         with _opened(source) as opened:
-            options.refuse_all(max_file_bytes)
+            options.refuse_all("a conversion back to GGUF", max_file_bytes)
             if not isinstance(opened, NinferSource):
                 raise UnsupportedError(
                     f"no conversion from {opened.kind} to .gguf",
@@ -195,12 +221,16 @@ class _Options:
                 expected="method='grouped_search' (--method grouped_search)",
             )
 
-    def refuse_all(self, max_file_bytes: int | None) -> None:
-        """Refuse every option: giving a GGUF back takes none."""
-        for name in (*self.__slots__, "max_file_bytes"):
-            value = max_file_bytes if name == "max_file_bytes" else getattr(self, name)
-            if value is not None:
-                raise ArgumentError(f"{name} does not fit a conversion back to GGUF", found=repr(value))
+    def refuse_all(self, conversion: str, max_file_bytes: int | None) -> None:
+        """Refuse every option: such a conversion decides nothing."""
+        given = {name: getattr(self, name) for name in self.__slots__} | {"max_file_bytes": max_file_bytes}
+        _refuse(given, f"does not fit {conversion}")
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(f"{name} {why}", found=repr(value))
 
 
 @dataclass(slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from quantform._files import MappedFile
 from quantform._sizes import pieces
 from quantform.container import Component
 
-__all__ = ["Carried", "Resource", "file_resource", "json_values", "literal_resource"]
+__all__ = ["Carried", "Resource", "file_resource", "literal_resource"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -70,14 +69,3 @@ def file_resource(path: Path, nbytes: int) -> Resource:
                 yield data
 
     return Resource(nbytes, read)
-
-
-def json_values(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and more
-    """`value` with the numbers that JSON lacks as texts."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): json_values(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_values(member) for member in value]
-    return value

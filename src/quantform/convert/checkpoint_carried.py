@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from quantform._sizes import human_bytes
+from quantform._strict_json import json_values
 from quantform.container import Component
-from quantform.convert.carried import Carried, Resource, file_resource, json_values, literal_resource
+from quantform.convert.carried import Carried, Resource, file_resource, literal_resource
 from quantform.errors import FileError
 from quantform.sources.conventions import Checkpoint
 from quantform.sources.safetensors import SafetensorsSource

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from quantform._sizes import counted, pieces
+from quantform._strict_json import json_values
 from quantform.container import Component
-from quantform.convert.carried import Carried, Resource, json_values, literal_resource
+from quantform.convert.carried import Carried, Resource, literal_resource
 from quantform.errors import QuantformError
 from quantform.sources import GGUFSource
 from quantform.sources.gguf import GGUFMetadata, GGUFShard

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any
 from quantform.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from quantform.onnx.attaching import Weight, attach
+    from quantform.onnx.check import check_model
+    from quantform.onnx.importer import import_gguf
     from quantform.onnx.reference import DequantizePacked
     from quantform.onnx.schema import register
 
-__all__ = ["DequantizePacked", "register"]
+__all__ = ["DequantizePacked", "Weight", "attach", "check_model", "import_gguf", "register"]
 
 # Each public name, and the module of this package that has it.
-_MODULES = {"DequantizePacked": "reference", "register": "schema"}
+_MODULES = {
+    "DequantizePacked": "reference",
+    "Weight": "attaching",
+    "attach": "attaching",
+    "check_model": "check",
+    "import_gguf": "importer",
+    "register": "schema",
+}
 _EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}
 
 

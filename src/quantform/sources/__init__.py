@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantform._files import MappedFile
-from quantform.errors import ArgumentError, FileError, QuantformError
+from quantform.errors import ArgumentError, FileError, MissingExtraError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.arrays import ArraySource
 from quantform.sources.conventions import Checkpoint, is_code
@@ -49,6 +49,7 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
     """Open a file of tensors, told by its first bytes.
 
     GGUF (any file of a split model), safetensors (a file, an index, or a directory), `.ninfer` (the entry file).
+    ONNX (told by its suffix `.onnx`) needs the extra `onnx`.
     A safetensors checkpoint with quantized weights is a `Checkpoint`: they are put together, and the tensors that make
     them up do not appear; `SafetensorsSource` gives these. One without is a `SafetensorsSource`.
 
@@ -58,6 +59,7 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
     Raises:
         FileError: The file cannot be read, is of no known kind, or breaks the rules of its format; or there are codes
             and the config that says what they mean is malformed.
+        MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
         UnsupportedError: There are codes, and the config that says what they mean holds a pattern that is not read.
     """
     try:
@@ -66,6 +68,8 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
         raise ArgumentError("not a path", expected="text or os.PathLike", found=repr(path)) from None
     if target.is_dir() or target.name.endswith((".safetensors", ".safetensors.index.json")):
         return _safetensors(target)
+    if target.suffix.lower() == ".onnx":
+        return _onnx(target)
     with MappedFile(target) as file:
         head = file.read(0, min(8, file.size))
     for magic, source in _MAGICS:
@@ -82,9 +86,23 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
     raise FileError(
         "not a file of tensors",
         where=str(target),
-        expected="the magic 'GGUF' or 'NINFER', or a safetensors header",
+        expected="the magic 'GGUF' or 'NINFER', a safetensors header, or the suffix .onnx",
         found=repr(head) if head else "an empty file",
     )
+
+
+def _onnx(path: Path) -> Source[Any]:
+    try:
+        from quantform.sources.onnx_model import OnnxSource  # noqa: PLC0415 - only those with the extra can
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "onnx":
+            raise
+        raise MissingExtraError(
+            "reading an ONNX model needs the package onnx, which is not installed",
+            where=str(path),
+            hint="Install the extra: pip install 'quantform[onnx]'",
+        ) from error
+    return OnnxSource(path)
 
 
 def _safetensors(path: Path) -> Source[Any]:

@@ -154,7 +154,7 @@ class Source(Closing, Mapping[str, T], Generic[T]):
     """An open file: a mapping of tensor names to tensors, in file order, and its metadata.
 
     Attributes:
-        kind: `"gguf"`, `"safetensors"` or `"ninfer"`.
+        kind: `"gguf"`, `"safetensors"`, `"onnx"` or `"ninfer"`.
         path: The path that was opened.
         files: Every file that belongs to it, in order.
         metadata: What the file says of itself.

@@ -1,0 +1,106 @@
+"""Graphs as a whole: what is in them at any depth, and raising the version of the operators that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import AttributeProto, version_converter
+
+from quantform.errors import FileError, UnsupportedError
+
+__all__ = ["graphs_of", "names_of", "opset_of", "raise_opset"]
+
+_STANDARD = ("", "ai.onnx")
+
+
+def opset_of(model: onnx.ModelProto, where: str) -> int:
+    """The version of ONNX's own operators.
+
+    Raises:
+        FileError: The model imports none, or two.
+    """
+    versions = {entry.version for entry in model.opset_import if entry.domain in _STANDARD}
+    if len(versions) != 1:
+        raise FileError(
+            "the model does not say which version of ONNX's operators it uses",
+            where=where,
+            expected="one import of the default domain",
+            found=sorted(versions) or "none",
+        )
+    return int(versions.pop())
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside its nodes, at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from graphs_of(attribute.g)
+            for inner in attribute.graphs:
+                yield from graphs_of(inner)
+
+
+def names_of(graph: onnx.GraphProto) -> set[str]:
+    """The names of all values of a graph and of those inside it."""
+    found: set[str] = set()
+    for one in graphs_of(graph):
+        found.update(proto.name for field in (one.input, one.output, one.initializer) for proto in field)
+        found.update(proto.values.name for proto in one.sparse_initializer)
+        found.update(name for node in one.node for name in (*node.input, *node.output))
+    return found
+
+
+def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelProto:
+    """The model with operators of a later version: the same one where no operator in it has changed since.
+
+    Raises:
+        UnsupportedError: The model imports a later version already, or `onnx` cannot convert it.
+    """
+    current = opset_of(model, where)
+    if current > version:
+        raise UnsupportedError(
+            "the model's operators are of a later version than the one asked for",
+            where=where,
+            expected=f"version {version} or earlier",
+            found=current,
+            hint=f"Ask for version {current} (--opset {current}) or a later one",
+        )
+    if current == version:
+        return model
+    if not _changed(model, current, version):
+        for entry in model.opset_import:
+            if entry.domain in _STANDARD:
+                entry.version = version
+        return model
+    hint = f"Convert it with other tools, or keep its operators: --opset {current}"
+    if model.functions:  # the converter would drop them
+        raise UnsupportedError(
+            f"a model with functions cannot be raised from version {current} of ONNX's operators to {version}",
+            where=where,
+            hint=hint,
+        )
+    try:
+        return version_converter.convert_version(model, version)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UnsupportedError(
+            f"the model cannot be raised from version {current} of ONNX's operators to {version}",
+            where=where,
+            found=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+            hint=hint,
+        ) from error
+
+
+def _changed(model: onnx.ModelProto, current: int, version: int) -> bool:
+    """Whether an operator of the model means something else in the later version, as far as its schema tells."""
+    used = {node.op_type for one in graphs_of(model.graph) for node in one.node if node.domain in _STANDARD}
+    used |= {node.op_type for one in model.functions for node in one.node if node.domain in _STANDARD}
+    for name in used:
+        try:
+            before, after = (onnx.defs.get_schema(name, end, "").since_version for end in (current, version))
+        except onnx.defs.SchemaError:
+            return True
+        if before != after:
+            return True
+    return False

@@ -1,0 +1,379 @@
+"""One ONNX file: the message in it, and the bytes that its initializers stand for, wherever they lie.
+
+Nothing of an initializer's external data is touched before it is asked for; where it lies is checked twice, as text
+when the model is opened, and as a place in the file system when it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper
+
+from quantform._files import MappedFile
+from quantform._sizes import ceil_div, product
+from quantform.errors import FileError, TruncatedFileError
+from quantform.sources._pool import FilePool
+
+__all__ = [
+    "MESSAGE_MAX",
+    "SCALAR_TYPES",
+    "DataType",
+    "InitializerBytes",
+    "constant_shape",
+    "data_type",
+    "initializer_bytes",
+    "read_model",
+    "text",
+]
+
+Bytes = npt.NDArray[np.uint8]
+
+MESSAGE_MAX = 2**31 - 1
+"""The most bytes that a protobuf message can have."""
+
+_COUNT_MAX = 2**60 - 1  # so that eight bytes an element still make an array
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """One of ONNX's element types.
+
+    Attributes:
+        name: ONNX's name, `"FLOAT16"`.
+        bits: Bits of an element in raw data; 0 for texts.
+        scalar: The name of the plain number type; None where this package has none.
+    """
+
+    name: str
+    bits: int
+    scalar: str | None = None
+
+    @property
+    def format(self) -> str:
+        """What a tensor of the type is called: the scalar's name, or `"onnx:INT4"`."""
+        return self.scalar or f"onnx:{self.name}"
+
+
+_DATA_TYPES = {
+    getattr(TensorProto, record.name): record
+    for record in (
+        DataType("FLOAT", 32, "fp32"),
+        DataType("FLOAT16", 16, "fp16"),
+        DataType("BFLOAT16", 16, "bf16"),
+        DataType("DOUBLE", 64, "fp64"),
+        DataType("INT8", 8, "int8"),
+        DataType("UINT8", 8, "uint8"),
+        DataType("INT16", 16, "int16"),
+        DataType("UINT16", 16, "uint16"),
+        DataType("INT32", 32, "int32"),
+        DataType("UINT32", 32, "uint32"),
+        DataType("INT64", 64, "int64"),
+        DataType("UINT64", 64, "uint64"),
+        DataType("BOOL", 8, "bool"),
+        DataType("FLOAT8E4M3FN", 8, "e4m3fn"),
+        DataType("FLOAT8E4M3FNUZ", 8, "e4m3fnuz"),
+        DataType("FLOAT8E5M2", 8, "e5m2"),
+        DataType("FLOAT8E5M2FNUZ", 8, "e5m2fnuz"),
+        DataType("FLOAT8E8M0", 8, "e8m0"),
+        DataType("FLOAT4E2M1", 4, "e2m1"),
+        DataType("COMPLEX64", 64),
+        DataType("COMPLEX128", 128),
+        DataType("INT4", 4),
+        DataType("UINT4", 4),
+        DataType("INT2", 2),
+        DataType("UINT2", 2),
+        DataType("STRING", 0),
+    )
+    if hasattr(TensorProto, record.name)
+}
+
+SCALAR_TYPES: dict[str, int] = {
+    record.scalar: number for number, record in _DATA_TYPES.items() if record.scalar is not None
+}
+"""ONNX's number for each plain number type that it has."""
+
+
+def data_type(number: int, where: str) -> DataType:
+    """The element type with ONNX's number.
+
+    Raises:
+        FileError: There is none.
+    """
+    found = _DATA_TYPES.get(number)
+    if found is None:
+        raise FileError("the element type is unknown", where=where, expected="a type of ONNX", found=number)
+    return found
+
+
+def text(value: str | bytes, what: str, where: str) -> str:
+    """A text of the message, which protobuf gives as bytes where it is none.
+
+    Raises:
+        FileError: It is not UTF-8.
+    """
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise FileError(f"{what} is not UTF-8", where=where, found=repr(value[:80])) from None
+    return value
+
+
+def constant_shape(proto: onnx.TensorProto, reshape: onnx.NodeProto) -> tuple[int, ...]:
+    """The dimensions that an initializer in the model itself has for a Reshape; none where they are not all there."""
+    if proto.data_type != TensorProto.INT64 or proto.data_location == TensorProto.EXTERNAL:
+        return ()
+    try:
+        shape = tuple(numpy_helper.to_array(proto).reshape(-1).tolist())
+    except (ValueError, TypeError):
+        return ()
+    literal_zeros = any(attribute.name == "allowzero" and attribute.i for attribute in reshape.attribute)
+    return shape if all(dimension >= (not literal_zeros) for dimension in shape) else ()
+
+
+def read_model(path: Path) -> onnx.ModelProto:
+    """The message in a file, with its initializers' external data left where it is.
+
+    Raises:
+        FileError: The file cannot be read, or is no ONNX model.
+    """
+    with MappedFile(path) as file:
+        if file.size > MESSAGE_MAX:
+            raise FileError(
+                "no ONNX model is that long",
+                where=str(path),
+                expected=f"at most {MESSAGE_MAX} bytes, protobuf's limit",
+                found=f"{file.size} bytes",
+                hint="A larger model keeps its weights as external data",
+            )
+        data = file.read(0, file.size)
+    try:
+        model: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise FileError(
+            "not an ONNX model, or not all of one",
+            where=str(path),
+            found=str(error),
+            hint="The file may be damaged or incomplete: compare its size with the original's",
+        ) from None
+    if not model.HasField("graph"):
+        raise FileError(
+            "not an ONNX model",
+            where=str(path),
+            expected="a message with a graph",
+            found=f"{len(data)} bytes without one",
+        )
+    return model
+
+
+class InitializerBytes(ABC):
+    """The bytes of one initializer, as its raw data has or would have them.
+
+    Attributes:
+        nbytes: How many there are, by type and shape.
+    """
+
+    nbytes: int
+
+    @abstractmethod
+    def view(self, first: int, count: int) -> Bytes:
+        """`count` of them from `first` on, without a copy where they are stored like that; the caller's range is right.
+
+        Raises:
+            FileError: They are not there.
+        """
+
+    @abstractmethod
+    def read_into(self, offset: int, out: Bytes) -> None:
+        """Fill `out`, contiguous, from `offset` on; the caller has checked the range."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look whether they are there.
+
+        Raises:
+            FileError: They are not.
+        """
+
+
+@dataclass(frozen=True)
+class _InMessage(InitializerBytes):
+    """Bytes that stand in the model itself."""
+
+    proto: onnx.TensorProto
+    nbytes: int
+    where: str
+
+    def view(self, first: int, count: int) -> Bytes:
+        return self._bytes[first : first + count]
+
+    def read_into(self, offset: int, out: Bytes) -> None:
+        out.reshape(-1)[:] = self._bytes[offset : offset + out.nbytes]
+
+    def check(self) -> None:
+        _ = self._bytes
+
+    @cached_property
+    def _bytes(self) -> Bytes:
+        proto = self.proto
+        if proto.data_type == TensorProto.STRING:
+            return np.frombuffer(b"".join(proto.string_data), np.uint8)
+        if proto.HasField("raw_data"):
+            data = np.frombuffer(proto.raw_data, np.uint8)
+        else:  # one of the lists of numbers
+            try:
+                values = np.ascontiguousarray(numpy_helper.to_array(proto))
+                data = np.frombuffer(numpy_helper.from_array(values).raw_data, np.uint8)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise FileError("the values do not fit the type and shape", where=self.where, found=error) from None
+        if data.size != self.nbytes:
+            raise FileError(
+                "the data has the wrong length",
+                where=self.where,
+                expected=f"{self.nbytes} bytes for {data_type(proto.data_type, self.where).name} {list(proto.dims)}",
+                found=f"{data.size} bytes",
+            )
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _External(InitializerBytes):
+    """Bytes in a file beside the model."""
+
+    pool: FilePool
+    model: Path
+    path: Path
+    offset: int
+    nbytes: int
+    where: str
+
+    def view(self, first: int, count: int) -> Bytes:
+        self.check()
+        with self.pool.using(self.path) as file:
+            return file.view(self.offset + first, count)
+
+    def read_into(self, offset: int, out: Bytes) -> None:
+        self.check()
+        with self.pool.using(self.path) as file:
+            file.read_into(self.offset + offset, out)
+
+    def check(self) -> None:
+        try:
+            actual = self.path.resolve(strict=True)
+            homes = {self.model.parent.resolve(), self.model.resolve().parent}
+        except (OSError, RuntimeError, ValueError) as error:
+            raise FileError(
+                "the external data is not there",
+                where=self.where,
+                expected=str(self.path),
+                found=getattr(error, "strerror", None) or str(error),
+                hint="Put the file beside the model",
+            ) from None
+        # A cache of downloads has the model and its data as links into one other directory, which is as good as none.
+        if not any(actual.is_relative_to(home) for home in homes):
+            raise FileError(
+                "the external data is a link out of the model's directory",
+                where=self.where,
+                expected=f"a file in {self.model.parent}",
+                found=str(actual),
+                hint="Copy the file to where the link is",
+            )
+        with self.pool.using(self.path) as file:
+            if self.offset + self.nbytes > file.size:
+                raise TruncatedFileError(
+                    "the external data ends too early",
+                    where=self.where,
+                    expected=f"{self.nbytes} bytes at byte {self.offset} of {self.path.name}",
+                    found=f"{file.size} bytes in all",
+                )
+
+
+def initializer_bytes(
+    proto: onnx.TensorProto, model: Path, pool: FilePool, where: str
+) -> tuple[InitializerBytes, Path | None]:
+    """The bytes of an initializer and the file that has them, None for the model itself.
+
+    Raises:
+        FileError: What the initializer says of itself cannot be: its type, its shape, where its data is.
+    """
+    record = data_type(proto.data_type, where)
+    shape = tuple(proto.dims)
+    if any(dimension < 0 for dimension in shape) or product(filter(None, shape)) > _COUNT_MAX:
+        raise FileError(
+            "the shape cannot be",
+            where=where,
+            expected="dimensions from 0 on whose product is below 2^60",
+            found=list(shape[:8]),
+        )
+    count = product(shape)
+    if proto.data_location == TensorProto.EXTERNAL:
+        return _external(proto, ceil_div(count * record.bits, 8), model, pool, where)
+    if record.name != "STRING":
+        return _InMessage(proto, ceil_div(count * record.bits, 8), where), None
+    if len(proto.string_data) != count:
+        raise FileError("not as many texts as elements", where=where, expected=count, found=len(proto.string_data))
+    return _InMessage(proto, sum(map(len, proto.string_data)), where), None
+
+
+def _external(
+    proto: onnx.TensorProto, nbytes: int, model: Path, pool: FilePool, where: str
+) -> tuple[InitializerBytes, Path]:
+    entries: dict[str, str] = {}
+    for entry in proto.external_data:
+        key = text(entry.key, "a key of the external data", where)
+        if key in entries:
+            raise FileError(f"the external data gives {key!r} twice", where=where)
+        entries[key] = text(entry.value, f"the external data's {key!r}", where)
+    if proto.data_type == TensorProto.STRING:
+        raise FileError("texts cannot be external data", where=where)
+    path = model.parent / _location(entries, where)
+    offset = _number(entries, "offset", 0, where)
+    length = _number(entries, "length", nbytes, where)
+    if length != nbytes:
+        raise FileError(
+            "the external data has the wrong length",
+            where=where,
+            expected=f"{nbytes} bytes for {data_type(proto.data_type, where).name} {list(proto.dims)}",
+            found=f"{length} bytes",
+        )
+    return _External(pool, model, path, offset, nbytes, where), path
+
+
+def _location(entries: Mapping[str, str], where: str) -> PurePosixPath:
+    location = entries.get("location", "")
+    path = PurePosixPath(location)
+    windows = PureWindowsPath(location)
+    inside = path.parts and not path.is_absolute() and not windows.drive and not windows.root
+    if not inside or ".." in windows.parts or "\0" in location:
+        raise FileError(
+            "the external data is not a file beside the model",
+            where=where,
+            expected="a relative path without '..'",
+            found=repr(location[:200]) if location else "no location",
+        )
+    return path
+
+
+def _number(entries: Mapping[str, str], key: str, default: int, where: str) -> int:
+    value = entries.get(key)
+    if value is None:
+        return default
+    if not _NUMBER.fullmatch(value) or int(value) >= 2**63:
+        raise FileError(
+            f"the external data's {key} is not a number of bytes",
+            where=where,
+            expected="0 or more, in decimal digits",
+            found=repr(value[:80]),
+        )
+    return int(value)
