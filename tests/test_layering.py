@@ -24,6 +24,7 @@ BASICS = {
     "_publish",
     "_report",
     "_strict_json",
+    "_text",
     "_version",
 }
 ALLOWED: dict[str, set[str]] = {
@@ -38,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "_publish": {"errors", "_sizes"},
     "_report": {"_sizes"},
     "_strict_json": {"errors"},
+    "_text": set(),
     "_version": set(),
     "packed": BASICS,
     "formats": BASICS | {"packed"},
@@ -51,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "onnx": BASICS | {"packed", "formats", "layouts", "container", "sources"},
     "npy": BASICS | {"sources"},
     "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes", "onnx"},
-    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert", "onnx"},
+    "compare": BASICS | {"packed", "formats", "sources", "convert"},
+    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert", "onnx", "compare"},
 }
 
 

@@ -121,3 +121,33 @@ def test_decoding_to_a_file_needs_little_memory(model: Path, tmp_path: Path) -> 
     # mapped pages of the source count as the process's own until the system wants them back
     assert used["peak"] - used["imports"] < 300 * MB
     assert (tmp_path / "x.npy").stat().st_size > 262_144 * 640 * 4
+
+
+def test_how_far_a_quantized_copy_is(model: Path, tmp_path: Path) -> None:
+    """Two tensors of 1.3 million values from a group quantizer: what four bits can do, and the same found by hand."""
+    names = ("blk.0.ffn_down.weight", "blk.17.ffn_up.weight", "output_norm.weight")
+    with qf.open(model) as file:
+        qf.convert({name: file[name].decode() for name in names}, tmp_path / "m.ninfer", format="q4_g64_fp16")
+        found = qf.compare({name: file[name] for name in names}, tmp_path / "m.ninfer")
+        values = {name: file[name].decode(np.float64) for name in names}
+    assert not found.only_a | found.only_b
+    assert not found.shapes + found.unreadable + found.broken
+    assert [one.same for one in found.tensors] == [None, None, "bytes"]
+    with qf.open(tmp_path / "m.ninfer") as made:
+        for one in found.tensors[:2]:
+            assert one.relative_rms is not None
+            assert one.cosine is not None
+            assert 0.05 < one.relative_rms < 0.15
+            assert 0.98 < one.cosine < 1
+            difference = made[one.name].decode(np.float64) - values[one.name]
+            expected = np.linalg.norm(difference) / np.linalg.norm(values[one.name])
+            assert np.isclose(one.relative_rms, expected, rtol=1e-12)
+            assert one.max_abs == np.abs(difference).max() == abs(difference[one.row, one.column])
+            assert one.other_bits_per_weight == 4.25
+    assert found.total.snr_db is not None
+
+
+def test_comparing_needs_little_memory(model: Path, artifact: Path) -> None:
+    body = "n = 'token_embd.weight'; qf.compare(*({n: qf.open(path)[n]} for path in sys.argv[1:]))"
+    used = measured(body, model, artifact)
+    assert used["peak"] - used["imports"] < 100 * MB

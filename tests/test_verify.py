@@ -238,7 +238,8 @@ def errors_of(tmp_path: Path, values: dict[str, np.ndarray], format: str = "q8_g
 
 
 def test_errors_of_methods_are_reported_worst_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE_VALUES", 100)  # three rows at a time
+    measuring = importlib.import_module("quantform.compare.measure")
+    monkeypatch.setattr(measuring, "_PIECE_VALUES", 100)  # three rows at a time
     rng = np.random.default_rng(7)
     values = {name: rng.standard_normal((2, 5, 32)).astype(np.float32) for name in ("a", "b", "c")}
     values["b"][1, 2, 7] = 100  # the group's other values become coarse

@@ -14,6 +14,7 @@ from __future__ import annotations
 from quantform import errors
 from quantform._catalog import format, formats, layout, layouts, profile, profiles
 from quantform._version import __version__
+from quantform.compare import compare
 from quantform.convert import convert, plan
 from quantform.encode import encode
 from quantform.errors import QuantformError
@@ -24,6 +25,7 @@ from quantform.verify import verify
 __all__ = [
     "QuantformError",
     "__version__",
+    "compare",
     "convert",
     "dequantize_packed",
     "encode",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,28 +12,26 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from quantform import onnx
 from quantform._progress import Progress, silent
-from quantform._rows import matrix_shape
 from quantform._scalars import convert
 from quantform._sizes import counted, human_bytes
+from quantform.compare.measure import Errors, measure
+from quantform.compare.pairing import alike, encoding
 from quantform.container import Artifact, TensorRecord
 from quantform.convert.own_words import cast_stream
 from quantform.convert.streams import Copy, Stream
 from quantform.errors import QuantformError
-from quantform.formats import FORMATS, DirectFormat, GgufFormat
+from quantform.formats import FORMATS, DirectFormat
 from quantform.layouts import LAYOUTS
-from quantform.sources import Checkpoint, NinferSource, NinferTensor, SafetensorsSource, Source, Tensor, open_source
+from quantform.sources import Checkpoint, NinferSource, SafetensorsSource, Source, Tensor, open_source
 from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
 from quantform.sources.conventions.weight import flat_words
 
 __all__ = ["Finding", "MethodError", "Report", "verify"]
 
 _PIECE = 8 << 20
-# Values of both sides that are compared at a time.
-_PIECE_VALUES = 1 << 18
 _TILE_ROWS = 128
 
 
@@ -56,38 +53,19 @@ class Finding:
         return f"{self.object}: {self.problem} [{self.rule}]"
 
 
-@dataclass(frozen=True, slots=True)
-class MethodError:
-    """How far a tensor that a method quantized is from its source, in binary64.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodError(Errors):
+    """How far a tensor that a method quantized is from its source, the reference.
 
     Attributes:
         name: The tensor.
         source_format: How the source stores its numbers.
         format: How the file does.
-        relative_rms: Root of the sum of squared differences over that of the squared source; None if only the latter
-            is 0.
-        snr_db: `-20 log10(relative_rms)`; None where that is not finite.
-        max_abs: The largest absolute difference.
-        row: Where that is, the first such row of the flattened leading axes; None where nothing differs.
-        column: Its column.
-        incomparable: Elements left out of all this because their difference is not finite: a value that is infinite or
-            not a number on one side, or another such on the other. Where both sides have the same, nothing differs.
     """
 
     name: str
     source_format: str
     format: str
-    relative_rms: float | None
-    snr_db: float | None
-    max_abs: float
-    row: int | None
-    column: int | None
-    incomparable: int
-
-    @property
-    def badness(self) -> tuple[bool, float]:
-        """Sorts worse errors behind better ones."""
-        return self.incomparable > 0, math.inf if self.relative_rms is None else self.relative_rms
 
 
 @dataclass(slots=True)
@@ -287,10 +265,10 @@ def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str
 
     The report takes the errors of a method, `rounded` how far scales were rounded, if they were.
     """
-    if not _same_shape(tensor, original):
+    both = alike(original, tensor)
+    if both is None:
         return "", f"shapes differ; expected {list(original.shape)}, found {list(tensor.shape)}"
-    if tensor.shape != original.shape and isinstance(tensor, NinferTensor):
-        tensor = tensor.as_stored()
+    original, tensor = both
     if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
         difference = _different_words(tensor, original)
         if difference is None and isinstance(original, RowScaledWeight) and original.rounds_scales:
@@ -300,7 +278,7 @@ def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str
         return "have equal words", difference
     record = FORMATS.get(tensor.format)
     expected: Stream | None
-    if _encoding(tensor) == _encoding(original):
+    if encoding(tensor) == encoding(original):
         way, expected = "have equal bytes", Copy(original)
     else:
         way = f"hold {original.format} values as {tensor.format}"
@@ -311,17 +289,6 @@ def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str
         report.errors.append(_method_error(tensor, original))
         return f"{way}, made by a method", None
     return way, _first_difference(tensor, expected)
-
-
-def _same_shape(tensor: Tensor, original: Tensor) -> bool:
-    if tensor.shape == original.shape:
-        return True
-    # A binding by parts need not say what shape it is; then the rows of the object must be the tensor's.
-    return (
-        isinstance(tensor, NinferTensor)
-        and tensor.shape == (tensor.size,) != tensor.stored_shape
-        and matrix_shape(tensor.stored_shape) == original.matrix
-    )
 
 
 def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
@@ -342,65 +309,10 @@ def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
     return None
 
 
-class _Norm:
-    """The root of a sum of squares, scaled so that no square leaves binary64."""
-
-    def __init__(self) -> None:
-        self.largest = 0.0
-        self._sum = 0.0
-
-    def add(self, magnitudes: npt.NDArray[np.float64]) -> None:
-        """Add finite magnitudes."""
-        largest = float(magnitudes.max(initial=0.0))
-        if largest > self.largest:
-            self._sum *= (self.largest / largest) ** 2
-            self.largest = largest
-        if largest:
-            self._sum += float(np.square(magnitudes / self.largest).sum())
-
-    def over(self, other: _Norm) -> float | None:
-        """This root over another's; None where that is 0 alone, or so small that the quotient is not finite."""
-        if not self.largest:
-            return 0.0
-        if not other.largest:
-            return None
-        quotient = self.largest / other.largest * math.sqrt(self._sum / other._sum)
-        return quotient if math.isfinite(quotient) else None
-
-
 def _method_error(tensor: Tensor, original: Tensor) -> MethodError:
     """Decode both sides, some rows at a time."""
-    differences, source = _Norm(), _Norm()
-    place: tuple[int, int] | None = None
-    incomparable = 0
-    rows, columns = original.matrix
-    step = max(1, _PIECE_VALUES // max(1, columns))
-    for first in range(0, rows if columns else 0, step):
-        some = slice(first, min(first + step, rows))
-        found, expected = tensor.decode(np.float64, rows=some), original.decode(np.float64, rows=some)
-        with np.errstate(over="ignore", invalid="ignore"):
-            difference = np.abs(found - expected)
-        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-        finite = np.isfinite(difference)
-        incomparable += int(np.count_nonzero(~finite & ~same))
-        difference[~finite] = 0
-        worst = int(difference.argmax())
-        if difference.flat[worst] > differences.largest:
-            place = first + worst // columns, worst % columns
-        differences.add(difference)
-        source.add(np.abs(expected[finite]))
-    relative = differences.over(source)
-    return MethodError(
-        name=original.name,
-        source_format=original.format,
-        format=tensor.format,
-        relative_rms=relative,
-        snr_db=-20 * math.log10(relative) if relative else None,
-        max_abs=differences.largest,
-        row=place[0] if place else None,
-        column=place[1] if place else None,
-        incomparable=incomparable,
-    )
+    errors = measure(original, tensor).errors(original.matrix[1])
+    return MethodError(name=original.name, source_format=original.format, format=tensor.format, **errors.as_fields())
 
 
 def _largest_rounding(original: RowScaledWeight) -> float:
@@ -427,9 +339,3 @@ def _first_difference(tensor: Tensor, expected: Stream) -> str | None:
             return f"byte {at + byte} differs; expected 0x{data[byte]:02x}, found 0x{found[byte]:02x}"
         at += data.size
     return None if at == tensor.nbytes else f"too long; expected {at} bytes, found {tensor.nbytes}"
-
-
-def _encoding(tensor: Tensor) -> str:
-    """The same for two tensors whose payloads must be equal."""
-    record = FORMATS.get(tensor.format)
-    return record.profile.identifier if isinstance(record, GgufFormat) else tensor.format

@@ -12,11 +12,10 @@ from typing import Any
 import typer
 
 from quantform._progress import Progress, silent
+from quantform._text import visible
 from quantform.errors import ArgumentError
 
 __all__ = ["plain", "print_json", "print_table", "progress_bar", "row_slice"]
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
@@ -24,9 +23,8 @@ def plain(text: str) -> str:
 
     So is what the terminal's encoding lacks.
     """
-    safe = _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    return safe.encode(encoding, "backslashreplace").decode(encoding)
+    return visible(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can say
