@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,16 @@ def test_either_byte_order(tmp_path: Path) -> None:
         data = values.astype(">f4" if big else "<f4").tobytes()
         (tmp_path / f"{big}.gguf").write_bytes(gb.build([gb.tensor("a", (8,), gb.F32, data)], big_endian=big))
     assert qf.compare(tmp_path / "True.gguf", tmp_path / "False.gguf").tensors[0].same == "bytes"
+
+
+def test_an_onnx_model_of_the_same_weights(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    shutil.copy(EXAMPLE, tmp_path / "m.gguf")
+    qf.convert(tmp_path / "m.gguf", tmp_path / "m.onnx")
+    found = by_name(qf.compare(EXAMPLE, tmp_path / "m.onnx"))
+    assert {one.same for one in found.values()} <= {"bytes", "values"}
+    assert found["blk.0.attn_q.weight"].same == "bytes"
+    assert len(found) >= 11
 
 
 # --- what cannot be read ---------------------------------------------------------------------------------------------
