@@ -269,11 +269,11 @@ def _logarithmic(axis: Any, numbers: Sequence[float]) -> None:  # noqa: ANN401 -
 
 
 def _octaves(axes: Axes, values: Sequence[float]) -> None:
-    """Powers of two on the axis, about eight of them."""
+    """Powers of two on the axis, at most six."""
     first, last = math.floor(math.log2(min(values) or 2.0**-149)), math.ceil(math.log2(max(values) * 1.25))
     axes.set_xscale("log", base=2)
     axes.set_xlim(2.0**first, 2.0**last)
-    axes.set_xticks([2.0**power for power in range(first, last + 1, max(1, (last - first) // 8 + 1))])
+    axes.set_xticks([2.0**power for power in range(first, last + 1, (last - first) // 6 + 1)])
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:.3g}")
     axes.xaxis.set_minor_formatter(lambda *_: "")
 
