@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from quantform.onnx.attaching import Weight, attach
     from quantform.onnx.check import check_model
     from quantform.onnx.importer import import_gguf
+    from quantform.onnx.lowering import lower
     from quantform.onnx.reference import DequantizePacked
     from quantform.onnx.schema import register
 
-__all__ = ["DequantizePacked", "Weight", "attach", "check_model", "import_gguf", "register"]
+__all__ = ["DequantizePacked", "Weight", "attach", "check_model", "import_gguf", "lower", "register"]
 
 # Each public name, and the module of this package that has it.
 _MODULES = {
@@ -27,6 +28,7 @@ _MODULES = {
     "attach": "attaching",
     "check_model": "check",
     "import_gguf": "importer",
+    "lower": "lowering",
     "register": "schema",
 }
 _EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}

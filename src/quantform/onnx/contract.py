@@ -19,6 +19,7 @@ __all__ = [
     "OPERATOR",
     "OUTPUT_TYPES",
     "SINCE_VERSION",
+    "STANDARD_DOMAINS",
     "Contract",
     "is_packed_node",
     "missing",
@@ -37,7 +38,7 @@ OUTPUT_TYPES: dict[int, str] = {
 }
 """The four types that `output_dtype` may name, by ONNX's number: what `dequantize_packed` calls them."""
 
-_STANDARD_DOMAINS = ("", "ai.onnx")
+STANDARD_DOMAINS = ("", "ai.onnx")
 _MEMBERS = {AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.INT: "i"}
 
 
@@ -75,7 +76,7 @@ class Contract:
 
 def is_packed_node(node: NodeProto) -> bool:
     """Whether a node is the specification's own operator."""
-    return node.op_type == OPERATOR and node.domain in _STANDARD_DOMAINS
+    return node.op_type == OPERATOR and node.domain in STANDARD_DOMAINS
 
 
 def read(attribute: Callable[[str], AttributeProto | None]) -> Contract:

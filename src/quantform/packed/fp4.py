@@ -14,7 +14,7 @@ from quantform.packed.bits import planes
 from quantform.packed.codebooks import FP4
 from quantform.packed.profiles import Profile, block
 
-__all__ = ["PROFILES"]
+__all__ = ["E4M3_HALVES", "E8M0_HALVES", "PROFILES"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -38,19 +38,19 @@ def _e4m3_halves() -> F32:
     return halves.astype(np.float32)
 
 
-_E8M0 = _e8m0_halves()
-_E4M3 = _e4m3_halves()
+E8M0_HALVES = _e8m0_halves()
+E4M3_HALVES = _e4m3_halves()
 
 
 def decode_mxfp4(blocks: npt.NDArray[Any]) -> F32:
     """`M(d, V[v])`, 32 values under one E8M0 exponent."""
-    half: F32 = _E8M0[blocks["exponent"]]
+    half: F32 = E8M0_HALVES[blocks["exponent"]]
     return half[:, None] * FP4[planes(blocks["q"], 4, 16)]
 
 
 def decode_nvfp4(blocks: npt.NDArray[Any]) -> F32:
     """`M(d, V[v])`, four groups of 16 values with a scale each."""
-    half: F32 = _E4M3[blocks["scales"]]
+    half: F32 = E4M3_HALVES[blocks["scales"]]
     values = FP4[planes(blocks["q"], 4, 8)].reshape(len(blocks), 4, 16)
     return (half[:, :, None] * values).reshape(len(blocks), 64)
 
