@@ -18,9 +18,9 @@ __all__ = ["register"]
 _LOCK = threading.Lock()
 _DOC = f"""
 Decodes a tensor of packed blocks. The attributes say how: `format` is one of {len(PROFILES)} fixed block layouts,
-`shape` what the decoded values are reshaped to, and `output_dtype` the type to which each is rounded once from binary32,
-to nearest with ties to even. Where a block has V values in S bytes, `x` has product(shape) / V * S bytes exactly, and the
-last dimension is a multiple of V. Formats: {", ".join(PROFILES)}.
+`shape` what the decoded values are reshaped to, and `output_dtype` the type to which each is rounded once from
+binary32, to nearest with ties to even. Where a block has V values in S bytes, `x` has product(shape) / V * S bytes
+exactly, and the last dimension is a multiple of V. Formats: {", ".join(PROFILES)}.
 """
 
 
