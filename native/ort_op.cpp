@@ -155,7 +155,7 @@ Kernel checked(const Api* api, Attributes attributes) {
                       "(BFLOAT16), found " + std::to_string(*attributes.output_dtype)};
     }
     std::vector<std::int64_t> shape = std::move(*attributes.shape);
-    if (shape.empty()) wrong_shape(shape, "has no dimension; expected at least one");
+    if (shape.empty()) wrong_shape(shape, "has no dimension; expected a list of one integer or more");
     for (const std::int64_t dimension : shape) {
         if (dimension < 0) wrong_shape(shape, "has a negative dimension; found " + std::to_string(dimension));
     }
@@ -365,6 +365,7 @@ Status* infer(const CustomOp* op, InferContext* context) {
     const Api* api = static_cast<const Operator*>(op)->api;
     Status* status = guarded(api, [&] {
         const std::vector<std::int64_t> shape = inferred_shape(api, context);
+        if (shape.empty()) return;  // no output is a scalar: the node that is wrong is this one, not the next
         OwnTensorInfo info(api);
         check(call(api, create_tensor_info, &info.object));
         check(call(api, set_element, info.object, inferred_element(api, context)));

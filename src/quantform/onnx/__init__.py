@@ -16,10 +16,25 @@ if TYPE_CHECKING:
     from quantform.onnx.check import check_model
     from quantform.onnx.importer import import_gguf
     from quantform.onnx.lowering import lower
+    from quantform.onnx.opsets import for_runtime
     from quantform.onnx.reference import DequantizePacked
+    from quantform.onnx.runtime import custom_op_library, run, session, session_options
     from quantform.onnx.schema import register
 
-__all__ = ["DequantizePacked", "Weight", "attach", "check_model", "import_gguf", "lower", "register"]
+__all__ = [
+    "DequantizePacked",
+    "Weight",
+    "attach",
+    "check_model",
+    "custom_op_library",
+    "for_runtime",
+    "import_gguf",
+    "lower",
+    "register",
+    "run",
+    "session",
+    "session_options",
+]
 
 # Each public name, and the module of this package that has it.
 _MODULES = {
@@ -27,9 +42,14 @@ _MODULES = {
     "Weight": "attaching",
     "attach": "attaching",
     "check_model": "check",
+    "custom_op_library": "runtime",
+    "for_runtime": "opsets",
     "import_gguf": "importer",
     "lower": "lowering",
     "register": "schema",
+    "run": "runtime",
+    "session": "runtime",
+    "session_options": "runtime",
 }
 _EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}
 

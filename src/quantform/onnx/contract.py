@@ -39,6 +39,8 @@ OUTPUT_TYPES: dict[int, str] = {
 """The four types that `output_dtype` may name, by ONNX's number: what `dequantize_packed` calls them."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+"""The two spellings of the domain of ONNX's own operators."""
+
 _MEMBERS = {AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.INT: "i"}
 
 

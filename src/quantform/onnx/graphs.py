@@ -8,10 +8,9 @@ import onnx
 from onnx import AttributeProto, version_converter
 
 from quantform.errors import FileError, UnsupportedError
+from quantform.onnx.contract import STANDARD_DOMAINS
 
 __all__ = ["graphs_of", "names_of", "opset_of", "raise_opset"]
-
-_STANDARD = ("", "ai.onnx")
 
 
 def opset_of(model: onnx.ModelProto, where: str) -> int:
@@ -20,7 +19,7 @@ def opset_of(model: onnx.ModelProto, where: str) -> int:
     Raises:
         FileError: The model imports none, or two.
     """
-    versions = {entry.version for entry in model.opset_import if entry.domain in _STANDARD}
+    versions = {entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS}
     if len(versions) != 1:
         raise FileError(
             "the model does not say which version of ONNX's operators it uses",
@@ -71,7 +70,7 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
         return model
     if not _changed(model, current, version):
         for entry in model.opset_import:
-            if entry.domain in _STANDARD:
+            if entry.domain in STANDARD_DOMAINS:
                 entry.version = version
         return model
     hint = f"Convert it with other tools, or keep its operators: --opset {current}"
@@ -94,8 +93,8 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
 
 def _changed(model: onnx.ModelProto, current: int, version: int) -> bool:
     """Whether an operator of the model means something else in the later version, as far as its schema tells."""
-    used = {node.op_type for one in graphs_of(model.graph) for node in one.node if node.domain in _STANDARD}
-    used |= {node.op_type for one in model.functions for node in one.node if node.domain in _STANDARD}
+    used = {node.op_type for one in graphs_of(model.graph) for node in one.node if node.domain in STANDARD_DOMAINS}
+    used |= {node.op_type for one in model.functions for node in one.node if node.domain in STANDARD_DOMAINS}
     for name in used:
         try:
             before, after = (onnx.defs.get_schema(name, end, "").since_version for end in (current, version))
