@@ -10,8 +10,9 @@ namespace quantform {
 namespace {
 
 constexpr std::size_t line = 64;
-/// Numbers decoded before they are streamed: a part of any first-level cache, and whole blocks of every profile.
-constexpr std::size_t stage_values = 1024;
+/// Output bytes decoded before they are streamed: whole blocks of every profile, and a part of any first-level cache.
+/// Measured: twice as many are slower, for some types much; half as many are slower for grid types and 16-bit outputs.
+constexpr std::size_t stage_bytes = std::size_t{8} << 10;
 /// Output bytes that a thread takes at a time.
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 /// Output bytes for which it pays to start another thread (measured: a start costs as much as some MiB in the caches).
@@ -25,8 +26,8 @@ std::size_t block_bytes(const Decode& job) {
 void decode_streamed(const KernelSet& set, const Decode& job, std::size_t first, std::size_t end) {
     const DecodeBlocks kernel = job.kernel->decode[static_cast<int>(job.output)];
     const std::size_t bytes = static_cast<std::size_t>(job.kernel->bytes), block = block_bytes(job);
-    const std::size_t step = stage_values / static_cast<std::size_t>(job.kernel->values);
-    alignas(line) std::uint8_t stage[line + stage_values * sizeof(double)];
+    const std::size_t step = stage_bytes / block;
+    alignas(line) std::uint8_t stage[line + stage_bytes];
     std::uint8_t* out = job.out + first * block;
     std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
     std::size_t kept = 0;  // bytes at the beginning of the stage that did not fill a line
