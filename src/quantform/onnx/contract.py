@@ -60,12 +60,17 @@ class Contract:
     output_type: int
     nbytes: int
 
-    def check_payload(self, dimensions: Sequence[int | None]) -> None:
-        """Check the shape of `x`; a dimension that is not known is None.
+    def check_payload(self, kind: int, dimensions: Sequence[int | None] | None) -> None:
+        """Check the type and shape of `x`; what is not known is UNDEFINED or None.
 
         Raises:
-            ArgumentError: It is not a vector, or not of `nbytes` bytes.
+            ArgumentError: It is not a vector of bytes, or not of `nbytes` bytes.
         """
+        if kind not in {TensorProto.UINT8, TensorProto.UNDEFINED}:
+            found = TensorProto.DataType.Name(kind) if kind in TensorProto.DataType.values() else kind
+            raise ArgumentError("x is not a vector of bytes", expected="UINT8", found=found)
+        if dimensions is None:
+            return
         if len(dimensions) != 1:
             raise ArgumentError("x is not a vector of bytes", expected="rank 1", found=f"rank {len(dimensions)}")
         if dimensions[0] is not None and dimensions[0] != self.nbytes:

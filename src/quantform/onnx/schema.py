@@ -72,16 +72,10 @@ def _infer(context: InferenceContext) -> None:
 def _check_and_infer(context: InferenceContext) -> None:
     contract = read(context.get_attribute)
     x = context.get_input_type(0)
-    if x is not None and x.WhichOneof("value") is not None:
-        if not x.HasField("tensor_type") or x.tensor_type.elem_type not in {TensorProto.UINT8, TensorProto.UNDEFINED}:
-            raise ArgumentError("x is not a vector of bytes", expected="a tensor of UINT8", found=_described(x))
-        if x.tensor_type.HasField("shape"):
-            dimensions = x.tensor_type.shape.dim
-            contract.check_payload([dim.dim_value if dim.HasField("dim_value") else None for dim in dimensions])
+    if x is not None and (kind := x.WhichOneof("value")) is not None:
+        if kind != "tensor_type":
+            raise ArgumentError("x is not a vector of bytes", expected="a tensor", found=kind)
+        tensor = x.tensor_type
+        dimensions = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        contract.check_payload(tensor.elem_type, dimensions if tensor.HasField("shape") else None)
     context.set_output_type(0, onnx.helper.make_tensor_type_proto(contract.output_type, contract.shape))
-
-
-def _described(kind: onnx.TypeProto) -> str:
-    if not kind.HasField("tensor_type"):
-        return str(kind.WhichOneof("value"))
-    return f"a tensor of {TensorProto.DataType.Name(kind.tensor_type.elem_type)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from onnx import (
 
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.onnx.contract import OPERATOR, STANDARD_DOMAINS, is_packed_node, read
+from quantform.onnx.graphs import graphs_of, names_of
 from quantform.onnx.lowering.body import Array
 from quantform.onnx.lowering.function import FUNCTION_DOMAIN, FUNCTION_VERSION, lowered
 
@@ -68,9 +69,9 @@ def lower(model: ModelProto, *, opset: int = 26) -> ModelProto:
     result.graph.initializer.extend(constants.made)
     for function in result.functions:
         _lower_function(function, used)
-    version = _relabel(result, _all_nodes(result.graph.node), opset, "the model")
+    version = _relabel(result, result.graph, opset, "the model")
     for function in result.functions:
-        _relabel(function, _all_nodes(function.node), opset, f"function {function.name!r}")
+        _relabel(function, GraphProto(node=function.node), opset, f"function {function.name!r}")
     if used:
         if version < LOWEST_OPSET:
             raise UnsupportedError(
@@ -110,7 +111,7 @@ class _Initializers:
     def name(self, array: Array) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._names:
-            self._taken = self._taken or set(_value_names(self.graph))
+            self._taken = self._taken or names_of(self.graph)
             number = len(self._names)
             while (name := f"{FUNCTION_DOMAIN}.{number}") in self._taken:
                 number += 1
@@ -120,9 +121,9 @@ class _Initializers:
         return self._names[key]
 
 
-def _lower_graph(graph: GraphProto, place: _Place, outer: dict[str, Sequence[int]]) -> None:
+def _lower_graph(graph: GraphProto, place: _Place, outer: Mapping[str, TensorProto]) -> None:
     """Lower the nodes of a graph and of what is in it; `outer` are the initializers of the graphs around it."""
-    known = {**outer, **{tensor.name: tensor.dims for tensor in graph.initializer}}
+    known = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
     typed = {value.name for values in (graph.input, graph.output, graph.value_info) for value in values}
     for number, node in enumerate(graph.node):
         for subgraph in _subgraphs(node):
@@ -148,7 +149,7 @@ def _lower_function(function: FunctionProto, used: dict[str, FunctionProto]) -> 
 
 
 def _lower_node(
-    node: NodeProto, place: _Place, known: dict[str, Sequence[int]], number: int
+    node: NodeProto, place: _Place, known: Mapping[str, TensorProto], number: int
 ) -> tuple[int, tuple[int, ...]]:
     """Turn a node into a call; gives its output's type and shape."""
     try:
@@ -160,7 +161,8 @@ def _lower_node(
             )
         contract = read({attribute.name: attribute for attribute in node.attribute}.get)
         if node.input[0] in known:
-            contract.check_payload(known[node.input[0]])
+            payload = known[node.input[0]]
+            contract.check_payload(payload.data_type, payload.dims)
     except QuantformError as error:
         raise error.at(f"{place.where}, node {node.name or number!r}") from None
     target = lowered(contract.profile, contract.output_type)
@@ -178,33 +180,13 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of the graphs inside them."""
-    for node in nodes:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _all_nodes(graph.node)
-
-
-def _value_names(graph: GraphProto) -> Iterator[str]:
-    """Every name that a value of the graph or of a graph inside it has."""
-    for values in (graph.input, graph.initializer, graph.value_info):
-        yield from (value.name for value in values)
-    for sparse in graph.sparse_initializer:
-        yield sparse.values.name
-    for node in graph.node:
-        yield from node.output
-        for inner in _subgraphs(node):
-            yield from _value_names(inner)
-
-
-def _relabel(importer: ModelProto | FunctionProto, nodes: Iterable[NodeProto], opset: int, where: str) -> int:
+def _relabel(importer: ModelProto | FunctionProto, graph: GraphProto, opset: int, where: str) -> int:
     """Let the import of the standard domain be `opset` at most, if the operators used admit it; gives what it is."""
     standard = [entry for entry in importer.opset_import if entry.domain in STANDARD_DOMAINS]
     version = max((entry.version for entry in standard), default=opset)
     if version <= opset:
         return version
-    for node in nodes:
+    for node in (node for inner in graphs_of(graph) for node in inner.node):
         if node.domain in STANDARD_DOMAINS and not _admitted(node, opset):
             raise UnsupportedError(
                 f"operator {node.op_type} of node {node.name or node.output[0]!r} is not one of opset {opset}",
