@@ -376,11 +376,19 @@ def test_nodes_in_functions_run_once_they_are_inlined() -> None:
     assert values.shape == (2, 32)
 
 
-def test_an_installation_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert custom_op_library().is_absolute()
     monkeypatch.setattr(runtime, "_LIBRARY", "absent.so")
     with pytest.raises(UnsupportedError, match=r"no compiled operator for onnxruntime.*Install a C\+\+20 compiler"):
         session_options()
+    # sessions are there all the same, of standard operators
+    payload = np.arange(36).astype(np.uint8)
+    (tmp_path / "weights.bin").write_bytes(payload.tobytes())
+    for opset in (24, 29):
+        model = two_operators(external("weights.bin", 0, 36), opset)
+        onnx.save(model, tmp_path / "model.onnx")
+        (found,) = session(tmp_path / "model.onnx").run(None, {})
+        assert np.array_equal(words(found), words(-dequantize_packed(payload, "gguf:q4_0", [2, 32])))
 
 
 def test_a_library_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The compiled operator in onnxruntime: models run as they are, and weights stay packed until a node uses them."""
+"""Models in onnxruntime: the compiled operator runs them as they are, and weights stay packed until they are used."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ def custom_op_library() -> Path:
     Raises:
         UnsupportedError: This installation was made without a C++ compiler.
     """
-    path = Path(_native.__file__).with_name(_LIBRARY)
+    path = _library()
     if not path.is_file():
         raise UnsupportedError(
             "this installation has no compiled operator for onnxruntime",
             expected=path,
-            hint="Install a C++20 compiler and reinstall quantform, or lower the model to standard operators",
+            hint="Install a C++20 compiler and reinstall quantform, or let quantform.onnx.lower write the model in "
+            "standard operators",
         )
     return path
+
+
+def _library() -> Path:
+    return Path(_native.__file__).with_name(_LIBRARY)
 
 
 def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
@@ -81,7 +86,9 @@ def session(
 ) -> onnxruntime.InferenceSession:
     """A session for a model that has nodes of the operator, of opset 29 or of any other.
 
-    Models of opset 29, which no runtime loads, are given a lower one first: see `for_runtime`.
+    Models of opset 29, which no runtime loads, are given a lower one first: see `for_runtime`. Where the compiled
+    operator is not installed, its nodes are written in standard operators, as `lower` does, which takes longer; then
+    the runtime decodes weights when it loads them, unless an option of its own keeps it from folding constants.
 
     Args:
         model: A file, whose external data lies beside it; or a model, serialized or not, whose external data lies in
@@ -90,23 +97,31 @@ def session(
         providers: As for `onnxruntime.InferenceSession`.
 
     Raises:
-        UnsupportedError: As `session_options` and `for_runtime`.
+        UnsupportedError: As `session_options`, `for_runtime` and `lower`.
         Exception: What the runtime itself raises, or `onnx` for a file that is no model. For wrong nodes the message
             names the node, what was expected and what was found.
     """
     import onnx  # noqa: PLC0415 - the other functions here need only the extra `ort`
 
+    from quantform.onnx.lowering import lower  # noqa: PLC0415
     from quantform.onnx.opsets import for_runtime  # noqa: PLC0415
 
-    options = session_options() if options is None else options
+    compiled = _library().is_file()
+    if options is None:
+        options = session_options() if compiled else onnxruntime.SessionOptions()
+    folder = None
     if isinstance(model, (str, os.PathLike)):
-        stored = onnx.load(model, load_external_data=False)
-        loadable = for_runtime(stored)
-        if loadable is stored:
-            return onnxruntime.InferenceSession(os.fspath(model), options, providers)
-        options.add_session_config_entry(_DATA_FOLDER, os.fspath(Path(model).parent))
+        folder = Path(model).parent
+        given = onnx.load(model, load_external_data=False)
     else:
-        loadable = for_runtime(onnx.load_from_string(model) if isinstance(model, bytes) else model)
+        given = onnx.load_from_string(model) if isinstance(model, bytes) else model
+    loadable = for_runtime(given)
+    if not compiled:
+        loadable = lower(loadable)
+    if folder is not None:
+        if loadable is given:
+            return onnxruntime.InferenceSession(os.fspath(model), options, providers)
+        options.add_session_config_entry(_DATA_FOLDER, os.fspath(folder))
     return onnxruntime.InferenceSession(loadable.SerializeToString(), options, providers)
 
 
