@@ -216,15 +216,20 @@ def _import(importer: ModelProto | FunctionProto) -> None:
 
 
 def _add_functions(model: ModelProto, used: dict[str, FunctionProto], version: int) -> None:
+    """Put functions before those of the model: onnx's evaluator wants them before what calls them."""
     there = {function.name: function for function in model.functions if function.domain == FUNCTION_DOMAIN}
+    new = []
     for name in sorted(used):
         function = FunctionProto()
         function.CopyFrom(used[name])
         function.opset_import.append(helper.make_opsetid("", version))
         if name not in there:
-            model.functions.append(function)
+            new.append(function)
         elif there[name] != function:
             raise UnsupportedError(
                 f"the model has another function {name!r} of the domain {FUNCTION_DOMAIN!r}",
                 hint="Lower the model that it was lowered from",
             )
+    old = list(model.functions)
+    del model.functions[:]
+    model.functions.extend([*new, *old])
