@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bind_encode.hpp"
+#include "bind_layouts.hpp"
 #include "bind_packed.hpp"
 #include "cpu.hpp"
 #include "decode.hpp"
@@ -64,4 +65,5 @@ NB_MODULE(_kernels, m) {
           "Decode whole blocks to the bytes of `out`; `output` is the place of its type in `OUTPUTS`.");
     register_packed(m);
     register_encode(m);
+    register_layouts(m);
 }

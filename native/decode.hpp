@@ -5,11 +5,9 @@
 #include <cstdint>
 
 #include "kernel_set.hpp"
+#include "stage.hpp"
 
 namespace quantform {
-
-/// Where the values go on their way: `automatic` decides by the output's size.
-enum class Stores : int { automatic, cached, streamed };
 
 struct Decode {
     const PackedKernel* kernel;

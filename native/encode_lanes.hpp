@@ -112,10 +112,6 @@ QF_INLINE Floats floats_at(const u8* from) {
     for (int i = 0; i < parts; ++i) std::memcpy(&all.part[i], from + 4 * i * part_lanes, sizeof(FloatPart));
     return all;
 }
-QF_INLINE Floats operator/(Floats a, Floats b) {
-    for (int i = 0; i < parts; ++i) a.part[i] = a.part[i] / b.part[i];
-    return a;
-}
 QF_INLINE Words magnitudes(Floats values) {
     Words words;
     for (int i = 0; i < parts; ++i) words.part[i] = (WordPart)values.part[i] & 0x7FFFFFFFU;

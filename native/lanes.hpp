@@ -168,6 +168,10 @@ QF_INLINE Floats operator-(Floats a, Floats b) {
     for (int i = 0; i < parts; ++i) a.part[i] = a.part[i] - b.part[i];
     return a;
 }
+QF_INLINE Floats operator/(Floats a, Floats b) {
+    for (int i = 0; i < parts; ++i) a.part[i] = a.part[i] / b.part[i];
+    return a;
+}
 QF_INLINE Floats load_floats(const float* from) {
     Floats all;
     for (int i = 0; i < parts; ++i) std::memcpy(&all.part[i], from + i * part_lanes, sizeof(FloatPart));

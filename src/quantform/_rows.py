@@ -14,10 +14,13 @@ import numpy.typing as npt
 from quantform._sizes import product
 from quantform.errors import ArgumentError
 
-__all__ = ["Rows", "as_rows", "matrix_shape", "runs"]
+__all__ = ["ChosenRows", "Rows", "as_kernel_rows", "as_rows", "matrix_shape", "runs"]
 
 Rows = slice | range | Sequence[int] | npt.NDArray[np.integer]
 """A slice (clipped to the tensor, as Python's are) or integers in any order, repeats allowed."""
+
+ChosenRows = range | npt.NDArray[np.int64]
+"""Row numbers that were checked."""
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
@@ -27,7 +30,7 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return product(shape[:-1]), shape[-1]
 
 
-def as_rows(rows: Rows, count: int) -> range | npt.NDArray[np.int64]:
+def as_rows(rows: Rows, count: int) -> ChosenRows:
     """The row numbers meant by `rows` among `count`: a range, or an int64 array where the order is arbitrary.
 
     Raises:
@@ -50,7 +53,7 @@ def as_rows(rows: Rows, count: int) -> range | npt.NDArray[np.int64]:
     return np.where(indices < 0, indices + count, indices)
 
 
-def runs(rows: range | npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def runs(rows: ChosenRows) -> Iterator[tuple[int, int]]:
     """`(first, end)` of each stretch of consecutive rows, in the order asked for."""
     if len(rows) == 0:
         return
@@ -63,3 +66,10 @@ def runs(rows: range | npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     ends = np.concatenate((breaks, [len(array)]))
     for start, end in zip(starts, ends, strict=True):
         yield int(array[start]), int(array[end - 1]) + 1
+
+
+def as_kernel_rows(rows: ChosenRows) -> tuple[npt.NDArray[np.int64] | None, int, int]:
+    """`rows` as the compiled kernels take them: their numbers, or None, the first of consecutive rows, and how many."""
+    if isinstance(rows, range) and (rows.step == 1 or len(rows) <= 1):
+        return None, rows.start if rows else 0, len(rows)
+    return np.ascontiguousarray(rows, np.int64), 0, len(rows)

@@ -25,7 +25,7 @@ from quantform.convert.streams import Copy, Stream
 from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat
 from quantform.layouts import LAYOUTS
-from quantform.sources import Checkpoint, NinferSource, SafetensorsSource, Source, Tensor, open_source
+from quantform.sources import Checkpoint, NinferSource, NinferTensor, SafetensorsSource, Source, Tensor, open_source
 from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
 from quantform.sources.conventions.weight import flat_words
 
@@ -212,6 +212,9 @@ def _gap_bytes(artifact: Artifact) -> Iterator[tuple[int, int]]:
 
 
 def _validate(tensor: Tensor) -> None:
+    if isinstance(tensor, NinferTensor):
+        tensor.check_words()
+        return
     for rows in _row_pieces(tensor):
         tensor.words(rows).validate(rows.start)
 

@@ -53,3 +53,44 @@ def encode_nvfp4(
     divisor: float,
 ) -> bool: ...
 def largest_magnitude(values: npt.NDArray[Any], number: int, threads: int) -> float: ...
+def row_kernels() -> list[str]: ...
+def decode_rows(
+    kernel: str,
+    columns: int,
+    codes: npt.NDArray[np.uint8],
+    high: npt.NDArray[np.uint8] | None,
+    scales: npt.NDArray[np.uint8],
+    tiled: bool,
+    divisors: npt.NDArray[np.float32] | None,
+    rows: npt.NDArray[np.int64] | None,
+    first: int,
+    count: int,
+    output: int,
+    out: npt.NDArray[Any],
+    threads: int,
+    stores: int = 0,
+) -> None: ...
+def legal_rows(
+    kernel: str,
+    columns: int,
+    codes: npt.NDArray[np.uint8],
+    high: npt.NDArray[np.uint8] | None,
+    scales: npt.NDArray[np.uint8],
+    tiled: bool,
+    divisors: npt.NDArray[np.float32] | None,
+    threads: int,
+) -> bool: ...
+def decode_block_rows(
+    ggml_type: int,
+    blocks: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.int64] | None,
+    first: int,
+    count: int,
+    output: int,
+    out: npt.NDArray[Any],
+    threads: int,
+    stores: int = 0,
+) -> None: ...
+def bytes_at_most(data: npt.NDArray[np.uint8], most: int) -> bool: ...
+def rows_match(plane: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8], expected: npt.NDArray[np.uint8]) -> bool: ...
+def count_set(blocks: npt.NDArray[np.uint8], block_bytes: int, offset: int, width: int, mask: int) -> int: ...

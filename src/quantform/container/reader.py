@@ -183,11 +183,10 @@ class Artifact(Closing):
         Raises:
             ArtifactError: The object cannot be used, or a part is missing or wrong.
         """
+        mapped = self.mapped(id)
+        if mapped is not None:
+            return mapped
         record = self.check(id)
-        pieces = list(self._map.pieces(record.offset, record.nbytes))
-        files = [self._file(piece.file) for piece in pieces]  # a missing part is found before memory is taken
-        if len(pieces) == 1:
-            return files[0].view(pieces[0].offset, pieces[0].size)
         try:
             joined = np.empty(record.nbytes, np.uint8)
         except MemoryError:
@@ -200,6 +199,17 @@ class Artifact(Closing):
         self.read_into(record.offset, joined)
         joined.flags.writeable = False
         return joined
+
+    def mapped(self, id: str) -> Bytes | None:
+        """The payload of a checked object as it lies in the file's mapping; None where it lies in several files.
+
+        Raises:
+            ArtifactError: As `view`.
+        """
+        record = self.check(id)
+        pieces = list(self._map.pieces(record.offset, record.nbytes))
+        files = [self._file(piece.file) for piece in pieces]  # a missing part is found before memory is taken
+        return files[0].view(pieces[0].offset, pieces[0].size) if len(pieces) == 1 else None
 
     def close(self) -> None:
         """Close every file. Arrays that were given out stay valid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS, Scalar, as_dtype, convert, output_dtype
@@ -25,12 +26,16 @@ class DirectFormat(Format):
         """Check the arrays; every word is legal."""
         self._words(words)
 
+    def value_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+        """The scalar's own type, which is what None stands for, or an output type."""
+        if dtype is None or as_dtype(dtype) == self.scalar.dtype:
+            return self.scalar.dtype
+        return output_dtype(dtype, "dtype")
+
     def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """The values in the scalar's own type (`dtype` None: the same bits) or converted once to an output type."""
         values: npt.NDArray[Any] = self._words(words).view(self.scalar.dtype)
-        if dtype is None or as_dtype(dtype) == self.scalar.dtype:
-            return values
-        return convert(values, output_dtype(dtype, "dtype"))
+        return convert(values, self.value_dtype(dtype))
 
     def _words(self, words: Words) -> npt.NDArray[Any]:
         direct = words_of(self, words, DirectWords)

@@ -11,6 +11,7 @@ from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import as_shape
 from quantform.errors import ArgumentError
 from quantform.formats.checks import Tally, hex_word, require_array, words_of
+from quantform.formats.rows import RowWords, all_legal, as_row_bytes
 from quantform.formats.small_floats import E4M3FN
 from quantform.formats.tiled import FillTile, TiledFormat
 from quantform.formats.tiles import tiles
@@ -41,6 +42,8 @@ class RowScaledFormat(TiledFormat):
             WordsError: A code is NaN; a scale has its sign bit set or is not finite; a code under a zero scale is not a
                 zero of either sign.
         """
+        if all_legal(self.row_words(words)):
+            return
         fp8 = self._checked(words)
 
         def code_at(row: int, column: int) -> tuple[str, str]:
@@ -66,6 +69,12 @@ class RowScaledFormat(TiledFormat):
         nan.settle()
         illegal.settle()
         unscaled.settle()
+
+    def row_words(self, words: Words) -> RowWords | None:
+        """The codes as they are, and one scale a row."""
+        fp8 = self._checked(words)
+        codes, scales = as_row_bytes(fp8.codes), np.ascontiguousarray(fp8.scales).view(np.uint8).reshape(-1, 2)
+        return None if codes is None else RowWords(self.name, words.shape[1], codes, None, scales)
 
     @property
     def _columns_together(self) -> int:

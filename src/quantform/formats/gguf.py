@@ -41,9 +41,7 @@ class GgufFormat(Format):
                 f"{self.profile.name} is not among the operator's profiles, so its values are not defined there",
                 hint="Import the words into t2_g128_fp16, which has their values",
             )
-        return dequantize_packed(
-            blocks.reshape(-1), self.profile.identifier, words.shape, "float32" if dtype is None else dtype
-        )
+        return dequantize_packed(blocks.reshape(-1), self.profile.identifier, words.shape, self.value_dtype(dtype))
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` values.

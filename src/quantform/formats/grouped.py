@@ -12,6 +12,7 @@ from quantform._scalars import SCALARS
 from quantform._sizes import as_shape, ceil_div
 from quantform.errors import ArgumentError
 from quantform.formats.checks import Tally, hex_word, require_array, row_place, words_of
+from quantform.formats.rows import RowWords, all_legal, as_row_bytes
 from quantform.formats.tiled import FillTile, TiledFormat
 from quantform.formats.tiles import tiles
 from quantform.formats.words import GroupedWords, Words
@@ -56,6 +57,8 @@ class GroupedFormat(TiledFormat):
             WordsError: A code is outside `qmin .. qmax`; a scale is infinite or NaN, or negative zero; a code under a
                 zero scale is not zero. `any_finite_scale` lifts the last two.
         """
+        if all_legal(self.row_words(words)):
+            return
         codes, scales = self._matrices(words)
         # Some rows of a tensor are a matrix; a whole tensor of any rank has leading coordinates.
         shape = (first_row + codes.shape[0], words.shape[-1]) if first_row else words.shape
@@ -91,6 +94,14 @@ class GroupedFormat(TiledFormat):
         outside.settle()
         illegal.settle()
         unscaled.settle()
+
+    def row_words(self, words: Words) -> RowWords | None:
+        """Codes of one byte, and their scales."""
+        matrices = self._matrices(words)
+        codes, scales = as_row_bytes(matrices[0]), as_row_bytes(matrices[1])
+        if codes is None or scales is None:
+            return None
+        return RowWords(f"{self.name} bytes", words.shape[-1], codes, None, scales)
 
     @property
     def _columns_together(self) -> int:

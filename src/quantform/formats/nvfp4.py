@@ -12,6 +12,7 @@ from quantform._scalars import SCALARS
 from quantform._sizes import as_shape
 from quantform.errors import ArgumentError
 from quantform.formats.checks import Tally, hex_word, require_array, words_of
+from quantform.formats.rows import RowWords, as_row_bytes, none_above
 from quantform.formats.small_floats import E2M1, E4M3FN
 from quantform.formats.tiled import FillTile, TiledFormat
 from quantform.formats.tiles import tiles
@@ -44,6 +45,8 @@ class Nvfp4Format(TiledFormat):
             WordsError: A scale has its sign bit set or is NaN; a divisor is not finite and positive.
         """
         fp4 = self._checked(words)
+        if self.are_legal(fp4.scales, fp4.divisors):
+            return
         rows = words.shape[0]
 
         def scale_at(row: int, group: int) -> tuple[str, str]:
@@ -62,9 +65,22 @@ class Nvfp4Format(TiledFormat):
         for some, columns in tiles(*fp4.scales.shape):
             scales.add(fp4.scales[some, columns] > _LARGEST_SCALE, some.start, columns.start)
         divisors = Tally(f"a divisor of {self.name} is not legal", "a finite positive binary32 word", divisor_at)
-        divisors.add(((fp4.divisors == 0) | (fp4.divisors > _LARGEST_DIVISOR))[None, :])
+        divisors.add(_illegal_divisors(fp4.divisors)[None, :])
         scales.settle()
         divisors.settle()
+
+    def are_legal(self, scales: npt.NDArray[np.uint8], divisors: npt.NDArray[np.uint32]) -> bool:
+        """Whether all these words are legal, in whatever order; False also where there are no compiled kernels."""
+        return none_above(scales, _LARGEST_SCALE) and not _illegal_divisors(divisors).any()
+
+    def row_words(self, words: Words) -> RowWords | None:
+        """The words as they are, scales in natural order."""
+        fp4 = self._checked(words)
+        codes, scales = map(as_row_bytes, (fp4.codes, fp4.scales))
+        if codes is None or scales is None:
+            return None
+        divisors = np.ascontiguousarray(fp4.divisors).view(np.float32)
+        return RowWords(self.name, words.shape[1], codes, None, scales, divisors=divisors)
 
     @property
     def _columns_together(self) -> int:
@@ -78,7 +94,7 @@ class Nvfp4Format(TiledFormat):
         def fill(rows: slice, columns: slice, out: npt.NDArray[np.float32]) -> None:
             codes = fp4.codes[rows, columns.start // 2 : columns.stop // 2]
             scales = E4M3FN[fp4.scales[rows, columns.start // self.group : columns.stop // self.group]]
-            values = _PAIRS[codes].view(np.float32).reshape(*scales.shape, self.group)
+            values = _PAIRS[np.ascontiguousarray(codes)].view(np.float32).reshape(*scales.shape, self.group)
             # A code has 2 significant bits and a scale has 4: their product is exact, and only the division rounds.
             values *= scales[:, :, None]
             divisor = divisors[np.arange(rows.start, rows.stop) // share]
@@ -105,6 +121,11 @@ class Nvfp4Format(TiledFormat):
                 found=count,
             )
         return fp4
+
+
+def _illegal_divisors(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    illegal: npt.NDArray[np.bool_] = (words == 0) | (words > _LARGEST_DIVISOR)
+    return illegal
 
 
 NVFP4 = Nvfp4Format(

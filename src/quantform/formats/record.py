@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
+
+from quantform._scalars import output_dtype
 
 if TYPE_CHECKING:
     from quantform.formats.words import Words
@@ -43,6 +46,14 @@ class Format(ABC):
         Raises:
             WordsError: A word is not legal; names the first bad place and how many there are.
         """
+
+    def value_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+        """The NumPy type in which `decode` gives values; None stands for the type that rounds nothing.
+
+        Raises:
+            ArgumentError: The values cannot be had in this type.
+        """
+        return output_dtype("float32" if dtype is None else dtype, "dtype")
 
     @abstractmethod
     def decode(self, words: Words, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantform._native import kernels
+from quantform._outputs import empty_output
 from quantform._rows import matrix_shape
-from quantform._scalars import convert, output_dtype
+from quantform._scalars import convert
 from quantform.formats.record import Format
+from quantform.formats.rows import RowWords, decode_rows
 from quantform.formats.tiles import tiles
 from quantform.formats.words import Words
 
@@ -31,10 +34,14 @@ class TiledFormat(Format):
 
         Illegal words are not looked for: see `validate`.
         """
-        wanted = output_dtype("float32" if dtype is None else dtype, "dtype")
-        fill = self._decoder(words)
-        out = np.empty(words.shape, wanted)
+        wanted = self.value_dtype(dtype)
+        together = self.row_words(words)
+        out = empty_output(words.shape, wanted)
         matrix = out.reshape(matrix_shape(words.shape))
+        if kernels is not None and together is not None:
+            decode_rows(together, range(len(matrix)), matrix)
+            return out
+        fill = self._decoder(words)
         with np.errstate(all="ignore"):  # infinities and lost bits are part of the arithmetic, not accidents
             for rows, columns in tiles(*matrix.shape, self._columns_together):
                 if wanted == np.float32:
@@ -44,6 +51,10 @@ class TiledFormat(Format):
                     fill(rows, columns, values)
                     matrix[rows, columns] = convert(values, wanted)
         return out
+
+    @abstractmethod
+    def row_words(self, words: Words) -> RowWords | None:
+        """Where the words lie, once their arrays are checked; None where the bytes of a row do not lie side by side."""
 
     @property
     @abstractmethod

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import Rows, as_rows, runs
-from quantform._sizes import align_up
+from quantform._sizes import align_up, ceil_div
 from quantform.errors import ArgumentError
-from quantform.formats import Format, Nvfp4Words, Words
+from quantform.formats import Format, Nvfp4Format, Nvfp4Words, Words
 from quantform.formats.checks import words_of
-from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, Plane, ReadInto, as_count, as_matrix
+from quantform.formats.rows import RowWords
+from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, Plane, ReadInto, as_count, as_matrix, record_as
 
 __all__ = ["BlockScaleLayout", "equal_share"]
 
@@ -133,6 +134,38 @@ class BlockScaleLayout(Layout):
             _gather_scales(read, dimensions, numbers),
             words.astype(np.uint32)[sources],
         )
+
+    def row_words(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowWords:  # noqa: ARG002
+        """The codes by rows, and the scales by tiles."""
+        rows, columns = shape
+        end = _divisor_offset(shape)
+        return RowWords(
+            format.name,
+            columns,
+            data[: rows * columns // 2].reshape(rows, columns // 2),
+            None,
+            data[_scale_offset(shape) : end].reshape(rows // _TILE_ROWS, -1),
+            tiled=True,
+            divisors=data[end:].view("<f4").astype(np.float32),
+        )
+
+    def _rows_together(self, format: Format, shape: tuple[int, ...]) -> int:
+        """Whole tiles."""
+        return align_up(super()._rows_together(format, shape), _TILE_ROWS)
+
+    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
+        """By the compiled kernels, in the order of the payload; where they say no, the words say why."""
+        count, columns = rows.stop - rows.start, shape[1]
+        codes = np.empty(count * columns // 2, np.uint8)
+        read(rows.start * columns // 2, codes)  # every code is legal, but must be there to be read
+        scales = np.empty(count * columns // 16, np.uint8)
+        read(_scale_offset(shape) + rows.start * columns // 16, scales)
+        share = shape[0] // divisors
+        first = rows.start // share
+        words = np.empty(ceil_div(rows.stop, share) - first, "<u4")
+        read(_divisor_offset(shape) + 4 * first, words.view(np.uint8))
+        if not record_as(format, Nvfp4Format).are_legal(scales, words.astype(np.uint32)):
+            super()._check_rows(read, format, shape, divisors, rows)
 
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         return _divisor_offset(shape) + 4 * divisors

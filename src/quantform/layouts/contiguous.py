@@ -10,7 +10,7 @@ from quantform._rows import matrix_shape
 from quantform._sizes import as_shape
 from quantform.formats import FORMATS, DirectFormat, DirectWords, Format, Words
 from quantform.formats.checks import words_of
-from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, record_as
+from quantform.layouts.layout import CHECKED_BYTES, Payload, Plane, ReadInto, RowPlaneLayout, record_as
 
 __all__ = ["ContiguousLayout"]
 
@@ -30,6 +30,14 @@ class ContiguousLayout(RowPlaneLayout):
     def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:
         """One plane of words."""
         return (Plane(0, matrix_shape(shape)[1] * record_as(format, DirectFormat).scalar.nbytes),)
+
+    def check_words(self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1) -> None:
+        """Every word is legal; that they can all be read is what there is to check."""
+        record, dimensions = self.check(format, shape, divisors)
+        data = np.empty(CHECKED_BYTES, np.uint8)
+        size = self.encoded_size(record, dimensions)
+        for offset in range(0, size, CHECKED_BYTES):
+            read(offset, data[: size - offset])
 
     def pack(self, words: Words) -> Payload:
         """The words as little-endian bytes, without a copy where they are that already."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from quantform._rows import matrix_shape
+import numpy.typing as npt
+
+from quantform._rows import ChosenRows, matrix_shape
 from quantform._sizes import as_shape
 from quantform.formats import FORMATS, BlockWords, Format, GgufFormat, Words
 from quantform.formats.checks import words_of
 from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, record_as
+from quantform.packed import dequantize_rows
 
 __all__ = ["GgufBlocksLayout"]
 
@@ -36,6 +40,18 @@ class GgufBlocksLayout(RowPlaneLayout):
         record, _ = self.check(words.format, words.shape)
         record.validate(words)
         return words_of(record, words, BlockWords).blocks.reshape(-1)
+
+    def _decode(
+        self,
+        data: Payload,
+        format: Format,
+        shape: tuple[int, ...],
+        divisors: int,  # noqa: ARG002
+        rows: ChosenRows,
+        out: npt.NDArray[Any],
+        threads: int | None,
+    ) -> None:
+        dequantize_rows(data.reshape(shape[0], -1), record_as(format, GgufFormat).profile, rows, out, threads)
 
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> BlockWords:  # noqa: ARG002
         """The blocks, a view of the payload."""

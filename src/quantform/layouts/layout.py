@@ -6,17 +6,21 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from quantform._rows import Rows, as_rows, matrix_shape, runs
+from quantform._native import kernels, thread_limit
+from quantform._outputs import check_output, empty_output
+from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape, runs
 from quantform._sizes import as_shape, fits_u64
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, Format, Words
+from quantform.formats.rows import RowWords, all_legal, decode_rows
 
 __all__ = [
+    "CHECKED_BYTES",
     "PLANE_ALIGNMENT",
     "Layout",
     "PaddingFault",
@@ -38,6 +42,12 @@ ReadInto = Callable[[int, npt.NDArray[np.uint8]], None]
 
 PLANE_ALIGNMENT = 256
 """What the first byte of a plane is a multiple of, where a layout has several."""
+
+CHECKED_BYTES = 1 << 20
+"""Bytes checked at a time: they stay in the second-level cache between reading and checking."""
+
+# Values decoded at a time without kernels: few enough for the caches, and many enough to hide the loop's own cost.
+_DECODED_VALUES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +187,71 @@ class Layout(ABC):
             ArgumentError: The payload is not as long as the layout computes.
         """
         record, dimensions = self.check(format, shape, divisors)
+        return self._unpack(self._whole(payload, record, dimensions, divisors), record, dimensions, divisors)
+
+    def decode(
+        self,
+        payload: npt.ArrayLike,
+        format: str | Format,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike | None = None,
+        *,
+        rows: Rows | None = None,
+        divisors: int = 1,
+        out: npt.NDArray[Any] | None = None,
+        threads: int | None = None,
+    ) -> npt.NDArray[Any]:
+        """The values in a payload, straight from its bytes: the same as those of `unpack`'s words.
+
+        Args:
+            payload: The bytes; they may be read-only and unaligned.
+            format: The tensor's format.
+            shape: The tensor's shape.
+            dtype: `"float32"`, `"float16"`, `"bfloat16"` or `"float64"`. None stands for the type that rounds nothing:
+                the scalar's own in direct formats, else float32.
+            rows: Which rows of the flattened leading axes, in any order, repeats allowed; None is all of them.
+            divisors: The tensor's number of divisors.
+            out: Where to put the values: a C-contiguous, writable array of the result's shape and type.
+            threads: How many threads the compiled kernels may use; see `dequantize_packed`.
+
+        Returns:
+            The values in the tensor's shape, or `[len(rows), K]`.
+
+        Raises:
+            ArgumentError: The payload is not as long as the layout computes, a row is outside the tensor, or the type,
+                `out` or `threads` is not such as it must be.
+        """
+        record, dimensions = self.check(format, shape, divisors)
+        data = self._whole(payload, record, dimensions, divisors)
+        wanted, limit = record.value_dtype(dtype), thread_limit(threads) or None
+        count, columns = matrix_shape(dimensions)
+        chosen = range(count) if rows is None else as_rows(rows, count)
+        size = dimensions if rows is None else (len(chosen), columns)
+        if out is None:
+            out = empty_output(size, wanted)
+        else:
+            check_output(out, size, wanted, data, "the payload")
+        if out.size:
+            self._decode(data, record, dimensions, divisors, chosen, out.reshape(len(chosen), columns), limit)
+        return out
+
+    def _whole(
+        self, payload: npt.ArrayLike, format: Format, shape: tuple[int, ...], divisors: int
+    ) -> npt.NDArray[np.uint8]:
+        """The bytes of the payload of a checked tensor, once they are known to be as many as they must be."""
         data = np.asarray(memoryview(payload) if isinstance(payload, bytes) else payload)
         if data.dtype != np.uint8 or data.ndim != 1:
             raise ArgumentError(
                 "payload is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {list(data.shape)}"
             )
-        size = self.encoded_size(record, dimensions, divisors)
+        size = self.encoded_size(format, shape, divisors)
         if data.size != size:
             raise ArgumentError(
-                f"payload of {record} {list(dimensions)} in {self.name} has the wrong length",
+                f"payload of {format} {list(shape)} in {self.name} has the wrong length",
                 expected=f"{size} bytes",
                 found=f"{data.size} bytes",
             )
-        return self._unpack(np.ascontiguousarray(data), record, dimensions, divisors)
+        return np.ascontiguousarray(data)
 
     @abstractmethod
     def words_of_rows(
@@ -239,6 +301,24 @@ class Layout(ABC):
         self.check(format, shape, divisors)
         return ()
 
+    def check_words(self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1) -> None:
+        """Check every word of a stored tensor, reading each byte once, a few rows at a time; see `Format.validate`.
+
+        Args:
+            read: Fills an array with the payload's bytes.
+            format: The tensor's format.
+            shape: The tensor's shape.
+            divisors: The tensor's number of divisors.
+
+        Raises:
+            WordsError: A word is not legal; names the first bad place among the rows read together.
+        """
+        record, dimensions = self.check(format, shape, divisors)
+        count = matrix_shape(dimensions)[0]
+        step = self._rows_together(record, dimensions)
+        for first in range(0, count, step):
+            self._check_rows(read, record, dimensions, divisors, slice(first, min(first + step, count)))
+
     def check_padding(
         self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1
     ) -> tuple[PaddingFault, ...]:
@@ -257,6 +337,43 @@ class Layout(ABC):
             count = fault.count + (first.count if fault.kind in faults else 0)
             faults[fault.kind] = PaddingFault(first.kind, first.offset, first.expected, first.found, count)
         return tuple(faults.values())
+
+    def row_words(
+        self,
+        data: Payload,  # noqa: ARG002
+        format: Format,  # noqa: ARG002
+        shape: tuple[int, ...],  # noqa: ARG002
+        divisors: int,  # noqa: ARG002
+    ) -> RowWords | None:
+        """Where the words of a checked tensor lie in its payload, for the compiled kernels; None of other formats."""
+        return None
+
+    def _decode(
+        self,
+        data: Payload,
+        format: Format,
+        shape: tuple[int, ...],
+        divisors: int,
+        rows: ChosenRows,
+        out: npt.NDArray[Any],
+        threads: int | None,
+    ) -> None:
+        """Decode rows of a checked tensor, of which there are some, into `[len(rows), K]`."""
+        words = self.row_words(data, format, shape, divisors) if kernels is not None else None
+        if words is not None:
+            decode_rows(words, rows, out, threads)
+            return
+        read, step = reader_of(data), max(1, _DECODED_VALUES // out.shape[1])
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            out[first : first + step] = self.words_of_rows(read, format, shape, some, divisors).decode(out.dtype)
+
+    def _rows_together(self, format: Format, shape: tuple[int, ...]) -> int:
+        """How many rows are checked together."""
+        return max(1, CHECKED_BYTES * matrix_shape(shape)[0] // max(1, self._size(format, shape, 1)))
+
+    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
+        self.words_of_rows(read, format, shape, rows, divisors).validate(rows.start)
 
     @abstractmethod
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:
@@ -363,6 +480,13 @@ class RowPlaneLayout(Layout):
         chosen = as_rows(rows, count)
         payload = self.take_rows(read, record, dimensions, chosen)
         return self._unpack(payload, record, (len(chosen), columns), divisors)
+
+    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
+        """By the compiled kernels on the rows' payload; where they say no, the words say why."""
+        payload = self.take_rows(read, format, shape, rows)
+        taken = rows.stop - rows.start, matrix_shape(shape)[1]
+        if not all_legal(self.row_words(payload, format, taken, divisors)):
+            self._unpack(payload, format, taken, divisors).validate(rows.start)
 
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         last = self.planes(format, shape)[-1]

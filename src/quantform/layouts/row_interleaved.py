@@ -8,6 +8,7 @@ import numpy as np
 
 from quantform.formats import Format, RowScaledWords, Words
 from quantform.formats.checks import words_of
+from quantform.formats.rows import RowWords
 from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, as_matrix
 
 __all__ = ["RowInterleavedLayout"]
@@ -39,6 +40,11 @@ class RowInterleavedLayout(RowPlaneLayout):
         records[:, :-2] = words.codes
         records[:, -2:] = words.scales.astype("<u2").reshape(-1, 1).view(np.uint8)
         return payload
+
+    def row_words(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowWords:  # noqa: ARG002
+        """Codes and multipliers of the records."""
+        records = data.reshape(shape[0], shape[1] + 2)
+        return RowWords(format.name, shape[1], records[:, :-2], None, records[:, -2:])
 
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowScaledWords:  # noqa: ARG002
         """The codes are a view of the payload, with the multipliers between the rows."""

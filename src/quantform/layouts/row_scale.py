@@ -9,6 +9,7 @@ import numpy as np
 from quantform._sizes import align_up
 from quantform.formats import Format, RowScaledWords, Words
 from quantform.formats.checks import words_of
+from quantform.formats.rows import RowWords
 from quantform.layouts.layout import PLANE_ALIGNMENT, Payload, Plane, RowPlaneLayout, as_matrix
 
 __all__ = ["RowScaleLayout"]
@@ -40,6 +41,14 @@ class RowScaleLayout(RowPlaneLayout):
         payload[: words.codes.size].reshape(shape)[...] = words.codes
         payload[-2 * shape[0] :].view("<u2")[...] = words.scales
         return payload
+
+    def row_words(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowWords:  # noqa: ARG002
+        """Both planes."""
+        codes, scales = self.planes(format, shape)
+        end = shape[0] * codes.row_bytes
+        return RowWords(
+            format.name, shape[1], data[:end].reshape(shape), None, data[scales.offset :].reshape(shape[0], 2)
+        )
 
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowScaledWords:  # noqa: ARG002
         """The codes are a view of the payload."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from quantform.packed.dequantize import dequantize_packed, payload_bytes
+from quantform.packed.dequantize import dequantize_packed, dequantize_rows, payload_bytes
+from quantform.packed.nonfinite import nonfinite_scales
 from quantform.packed.profiles import Profile
 from quantform.packed.registry import PROFILES
 
-__all__ = ["PROFILES", "Profile", "dequantize_packed", "payload_bytes"]
+__all__ = ["PROFILES", "Profile", "dequantize_packed", "dequantize_rows", "nonfinite_scales", "payload_bytes"]

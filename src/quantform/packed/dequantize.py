@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._native import kernels, thread_limit
+from quantform._outputs import OUTPUT_NUMBERS, as_output_bytes, check_output, empty_output
+from quantform._rows import ChosenRows, as_kernel_rows
 from quantform._scalars import FLOAT_OUTPUTS, convert
 from quantform._scalars import output_dtype as checked_output_dtype
 from quantform._sizes import as_shape, product
@@ -16,13 +18,11 @@ from quantform.errors import ArgumentError
 from quantform.packed.profiles import Profile
 from quantform.packed.registry import PROFILES
 
-__all__ = ["dequantize_packed", "payload_bytes"]
+__all__ = ["dequantize_packed", "dequantize_rows", "payload_bytes"]
 
 _INT64_MAX = 2**63 - 1
-_RANK_MAX = 64  # NumPy's
 # Values decoded at a time: temporaries stay in the second-level cache, and the loop's own cost does not show.
 _CHUNK_VALUES = 1 << 16
-_OUTPUT_NUMBERS = {dtype: number for number, dtype in enumerate(FLOAT_OUTPUTS.values())}
 # Takes all six arguments and does plain calls at once, where to look at the arguments here would take longer than to
 # decode. It returns None for all others, and for all that is wrong.
 _decode_plain = (
@@ -111,30 +111,40 @@ def dequantize_packed(
             found=f"{data.size} bytes",
         )
     if out is None:
-        out = _empty(dimensions, dtype)
+        out = empty_output(dimensions, dtype)
     else:
-        _check_out(out, dimensions, dtype, data)
+        check_output(out, dimensions, dtype, data, "x")
     if size and kernels is not None:
-        # Buffers of bfloat16 exist under no name that others know; the kernels fill bytes in any case.
-        number = _OUTPUT_NUMBERS[dtype]
-        target = out.view(np.uint16) if dtype.kind == "V" else out
+        number, target = OUTPUT_NUMBERS[dtype], as_output_bytes(out)
         kernels.decode_packed(profile.ggml_type, np.ascontiguousarray(data), number, target, limit)
     elif size:
         _decode_by_numpy(profile, data, out.reshape(-1, profile.values))
     return out
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """As `np.empty`; large arrays begin at a cache line."""
-    if len(shape) > _RANK_MAX or product(filter(None, shape)) * dtype.itemsize > _INT64_MAX:
-        raise ArgumentError(
-            "no NumPy array has this shape",
-            expected=f"at most {_RANK_MAX} dimensions and 2^63 bytes",
-            found=list(shape),
-        )
-    size = product(shape) * dtype.itemsize
-    array: npt.NDArray[Any] = np.empty(shape, dtype) if kernels is None else kernels.empty(shape, dtype, size)
-    return array
+def dequantize_rows(
+    blocks: npt.NDArray[np.uint8], profile: Profile, rows: ChosenRows, out: npt.NDArray[Any], threads: int | None = None
+) -> None:
+    """Decode some rows of whole blocks; no other row is read, and none is copied as a whole.
+
+    Args:
+        blocks: uint8 `[N, row bytes]`, C-contiguous.
+        profile: What the blocks are.
+        rows: Numbers below N, in any order, repeats allowed.
+        out: Where to put the values, `[len(rows), K]` of one of the four output types, C-contiguous.
+        threads: See `dequantize_packed`.
+    """
+    limit = thread_limit(threads)
+    if not out.size:
+        return
+    if kernels is not None:
+        number, target = OUTPUT_NUMBERS[out.dtype], as_output_bytes(out)
+        kernels.decode_block_rows(profile.ggml_type, blocks, *as_kernel_rows(rows), number, target, limit)
+        return
+    step = max(1, _CHUNK_VALUES // out.shape[1])
+    for first in range(0, len(rows), step):
+        some = blocks[np.asarray(rows[first : first + step], np.int64)]
+        _decode_by_numpy(profile, some.reshape(-1), out[first : first + step].reshape(-1, profile.values))
 
 
 def _decode_by_numpy(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDArray[Any]) -> None:
@@ -156,15 +166,3 @@ def _payload(x: npt.ArrayLike) -> npt.NDArray[np.uint8]:
             "x is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {list(data.shape)}"
         )
     return data
-
-
-def _check_out(
-    out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], data: npt.NDArray[np.uint8]
-) -> None:
-    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
-        found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise ArgumentError("out has the wrong type or shape", expected=f"{dtype} {list(shape)}", found=found)
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        raise ArgumentError("out is not a writable C-contiguous array", hint="Decode to a new array and copy it")
-    if np.may_share_memory(out, data):
-        raise ArgumentError("out overlaps x", hint="Decode to another array; blocks are read while values are written")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quantform._rows import Rows, as_rows, matrix_shape
+from quantform._outputs import empty_output
+from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape
 from quantform._scalars import Scalar, output_dtype
 from quantform._sizes import ceil_div, product
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import BlockWords, DirectWords, block_format, direct_format
-from quantform.packed import Profile, dequantize_packed
+from quantform.packed import Profile, dequantize_packed, dequantize_rows
 from quantform.sources._protocol import Tensor
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["GGUFTensor"]
 
 _Bytes = npt.NDArray[np.uint8]
-_Chosen = range | npt.NDArray[np.int64]
 
 # Values decoded at a time, and bytes reordered at a time.
 _PIECE_VALUES = 1 << 20
@@ -199,6 +199,11 @@ class GGUFTensor(Tensor):
         count, columns = matrix_shape(self.stored_shape)
         chosen = range(count) if rows is None else self._choose(rows)
         out = self._allocate((len(chosen), columns), self._output(unit, dtype))
+        if isinstance(unit, Profile) and self._order is None:
+            if out.size:
+                blocks = self.stored().reshape(count, self._row_bytes())
+                dequantize_rows(blocks, unit, chosen, out)
+            return out.reshape(self.shape) if rows is None else out
         flat = out.reshape(-1)
         at = 0
         for data in self._pieces(chosen):
@@ -239,7 +244,7 @@ class GGUFTensor(Tensor):
             f"{self.type_name} tensors cannot be decoded", where=self._where(), hint=self._type.remedy
         )
 
-    def _choose(self, rows: Rows) -> _Chosen:
+    def _choose(self, rows: Rows) -> ChosenRows:
         try:
             return as_rows(rows, matrix_shape(self.stored_shape)[0])
         except ArgumentError as error:
@@ -272,7 +277,7 @@ class GGUFTensor(Tensor):
             return data
         return data.reshape(-1, self._order.size)[:, self._order].reshape(-1)
 
-    def _rows(self, chosen: _Chosen) -> _Bytes:
+    def _rows(self, chosen: ChosenRows) -> _Bytes:
         """The bytes of rows, fields little-endian."""
         size = self._row_bytes()
         if isinstance(chosen, range) and chosen.step == 1:
@@ -281,7 +286,7 @@ class GGUFTensor(Tensor):
         stored = self.stored().reshape(matrix_shape(self.stored_shape)[0], size)
         return self._reorder(stored[np.asarray(chosen, np.int64)].reshape(-1))
 
-    def _pieces(self, chosen: _Chosen) -> Iterator[_Bytes]:
+    def _pieces(self, chosen: ChosenRows) -> Iterator[_Bytes]:
         """The rows' bytes in bounded pieces of whole blocks; scattered rows stay whole."""
         values = self._type.values or 1
         columns = matrix_shape(self.stored_shape)[1]
@@ -312,7 +317,7 @@ class GGUFTensor(Tensor):
                 "the values do not fit into an array", where=self._where(), found=list(shape), hint=hint
             )
         try:
-            return np.empty(shape, dtype)
+            return empty_output(shape, dtype)
         except MemoryError:
             raise UnsupportedError(
                 "the values do not fit into memory",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from quantform._outputs import empty_output
 from quantform._registry import near_matches
 from quantform._rows import Rows, as_rows, matrix_shape, runs
 from quantform._scalars import as_dtype, output_dtype
 from quantform._sizes import counted, human_bytes, product
 from quantform.container import Artifact, Binding, Component, Directory, TensorRecord, Use
-from quantform.errors import UnknownNameError, UnsupportedError
+from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Words
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.divisors import DivisorRuns
@@ -24,6 +27,9 @@ from quantform.sources.ninfer_matrix import Extent, Gathered, Matrix, join, whol
 __all__ = ["NinferSource", "NinferTensor"]
 
 _Bytes = npt.NDArray[np.uint8]
+
+# Values of rows from several objects that are decoded before they are brought to their places.
+_GATHERED_VALUES = 1 << 18
 
 
 class NinferTensor(Tensor):
@@ -52,13 +58,14 @@ class NinferTensor(Tensor):
         self.objects = tuple(dict.fromkeys(extent.record.id for extent in extents))
         self._artifact = artifact
         self._extents = extents
+        # Where in the tensor each extent begins, and where the last one ends.
+        self._starts = [0, *accumulate(extent.end - extent.begin for extent in extents)]
         self.shape = shape
         self._matrix: Matrix | None = None
         self._rows: Matrix | Gathered | None = None
         self._why = ""
         if isinstance(joined, Matrix):
             self._rows = self._matrix = joined.reshaped(shape)
-            self._spans = [(self._matrix, 0, product(shape))]
             self.stored_shape = self._matrix.shape
             self.nbytes = self._matrix.nbytes
         else:
@@ -67,7 +74,6 @@ class NinferTensor(Tensor):
                 self._why = "a part begins or ends within a tile of rows"
             else:
                 self._why = joined
-            self._spans = [(whole(artifact, extent.record), extent.begin, extent.end) for extent in extents]
             self.stored_shape = shape if self._rows is None else self._rows.shape
             self.nbytes = sum(
                 extent.record.nbytes * (extent.end - extent.begin) // extent.record.elements for extent in extents
@@ -154,17 +160,30 @@ class NinferTensor(Tensor):
         self.check()
         wanted = self._dtype(dtype)
         count, columns = matrix_shape(self.shape)
-        if rows is None:
-            out = self._allocate(self.shape, wanted)
-            self._decode(0, count * columns, out.reshape(-1))
+        chosen = range(count) if rows is None else as_rows(rows, count)
+        out = self._allocate(self.shape if rows is None else (len(chosen), columns), wanted)
+        if not out.size:
             return out
-        chosen = as_rows(rows, count)
-        out = self._allocate((len(chosen), columns), wanted)
-        at = 0
-        for first, end in runs(chosen):
-            self._decode(first * columns, end * columns, out[at : at + end - first].reshape(-1))
-            at += end - first
+        if isinstance(chosen, range) and chosen.step == 1:
+            self._decode(chosen.start * columns, chosen.stop * columns, out.reshape(-1))
+        elif all(extent.is_rows(columns) for extent in self._extents):
+            self._decode_rows(np.asarray(chosen, np.int64), out)
+        else:
+            at = 0
+            for first, end in runs(chosen):
+                self._decode(first * columns, end * columns, out[at : at + end - first].reshape(-1))
+                at += end - first
         return out
+
+    def check_words(self) -> None:
+        """Check every word of the payload, reading each byte once; see `Layout.check_words`.
+
+        Raises:
+            WordsError: A word is not legal.
+            UnsupportedError: The parts cannot be joined into one payload.
+            ArtifactError: An object cannot be used.
+        """
+        self._joined().check_words()
 
     @property
     def _where(self) -> str:
@@ -182,12 +201,32 @@ class NinferTensor(Tensor):
 
     def _decode(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
         """Elements `[begin, end)` of the tensor, from the extents that hold them."""
-        at = 0
-        for matrix, first, last in self._spans:
-            low, high = max(begin, at), min(end, at + last - first)
-            if low < high:
-                matrix.decode_into(first + low - at, first + high - at, out[low - begin : high - begin])
-            at += last - first
+        starts = self._starts
+        for index in range(bisect_right(starts, begin) - 1, len(self._extents)):
+            at, extent = starts[index], self._extents[index]
+            low, high = max(begin, at), min(end, starts[index + 1])
+            if low >= high:
+                break
+            matrix, skipped = whole(self._artifact, extent.record), extent.begin - at
+            matrix.decode_into(low + skipped, high + skipped, out[low - begin : high - begin])
+
+    def _decode_rows(self, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        """Rows in any order, of extents of whole rows."""
+        columns = out.shape[1]
+        extent_of_row = np.searchsorted(self._starts, rows * columns, "right") - 1
+        for index in np.unique(extent_of_row).tolist():
+            extent = self._extents[index]
+            some = np.flatnonzero(extent_of_row == index)
+            numbers = rows[some] + (extent.begin - self._starts[index]) // columns
+            matrix = whole(self._artifact, extent.record)
+            if len(some) == len(rows):
+                matrix.decode_rows(numbers, out)
+                return
+            step = max(1, _GATHERED_VALUES // columns)
+            for first in range(0, len(some), step):
+                values = np.empty((len(some[first : first + step]), columns), out.dtype)
+                matrix.decode_rows(numbers[first : first + step], values)
+                out[some[first : first + step]] = values
 
     def _dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
         formats = {FORMATS[name] for name in self.format.split("+")}
@@ -200,8 +239,8 @@ class NinferTensor(Tensor):
 
     def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         try:
-            return np.empty(shape, dtype)
-        except (MemoryError, ValueError):
+            return empty_output(shape, dtype)
+        except (MemoryError, ArgumentError):
             raise UnsupportedError(
                 "the values do not fit in memory",
                 where=self._where,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from quantform._rows import Rows, as_rows, matrix_shape
-from quantform._sizes import ceil_div, human_bytes
+from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape
+from quantform._sizes import ceil_div, human_bytes, product
 from quantform.container import Artifact, TensorRecord
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.formats import FORMATS, BlockWords, DirectFormat, DirectWords, GroupedWords, Nvfp4Words, Words
@@ -38,6 +38,11 @@ class Extent(NamedTuple):
     record: TensorRecord
     begin: int
     end: int
+
+    def is_rows(self, columns: int) -> bool:
+        """Whether these are whole rows of the object, of so many columns."""
+        own = matrix_shape(self.record.shape)[1]
+        return own == columns and self.begin % columns == 0 == self.end % columns
 
 
 class _Segment(NamedTuple):
@@ -173,16 +178,45 @@ class Matrix:
         rows = np.minimum(begins + share, end) - np.maximum(begins, first)
         return DivisorRuns(rows, words.astype(np.uint32))
 
+    def check_words(self) -> None:
+        """Check every word; see `Layout.check_words`."""
+        LAYOUTS[self.layout].check_words(self.read_into, self.format, self.shape, self.divisors)
+
     def decode_into(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
-        """Decode elements `[begin, end)` into a vector of as many, a bounded number of whole rows at a time."""
+        """Decode elements `[begin, end)` into a vector of as many."""
+        if isinstance(FORMATS.get(self.format), DirectFormat):
+            self.reshaped((product(self.shape), 1)).decode_rows(range(begin, end), out.reshape(-1, 1))
+            return
         columns = matrix_shape(self.shape)[1]
-        stop = ceil_div(end, columns)
+        at = begin
+        while at < end:
+            row, skipped = divmod(at, columns)
+            count = (end - at) // columns
+            if skipped or not count:  # a part of a row
+                values = np.empty((1, columns), out.dtype)
+                self.decode_rows(range(row, row + 1), values)
+                some = values[0, skipped : skipped + end - at]
+            else:
+                some = out[at - begin : at - begin + count * columns]
+                self.decode_rows(range(row, row + count), some.reshape(count, columns))
+            out[at - begin : at - begin + some.size] = some
+            at += some.size
+
+    def decode_rows(self, rows: ChosenRows, out: npt.NDArray[Any]) -> None:
+        """Decode some rows into `[len(rows), K]`: straight from the mapped file, or else a bounded number at a time."""
+        layout, columns = LAYOUTS[self.layout], out.shape[1]
+        mapped = self.artifact.mapped(self.id) if self.id is not None else None
+        if mapped is not None:
+            layout.decode(mapped, self.format, self.shape, out.dtype, rows=rows, divisors=self.divisors, out=out)
+            return
         step = max(1, _PIECE_VALUES // columns)
-        for first in range(begin // columns, stop, step):
-            last = min(first + step, stop)
-            values = self.words(slice(first, last)).decode(out.dtype).reshape(-1)
-            low, high = max(begin, first * columns), min(end, last * columns)
-            out[low - begin : high - begin] = values[low - first * columns : high - first * columns]
+        for first in range(0, len(rows), step):
+            some, part = rows[first : first + step], out[first : first + step]
+            if isinstance(layout, RowPlaneLayout):
+                payload = layout.take_rows(self.read_into, self.format, self.shape, some)
+                layout.decode(payload, self.format, (len(some), columns), out.dtype, out=part)
+            else:
+                part[...] = self.words(some).decode(out.dtype)
 
 
 @dataclass(frozen=True, slots=True)
