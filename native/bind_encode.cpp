@@ -29,7 +29,8 @@ Values values_of(const Matrix& matrix, int number) {
     if (number < 0 || number >= numbers) throw nb::value_error("no such number type");
     const auto kind = static_cast<Number>(number);
     const auto expected = kind == Number::float32 ? nb::dtype<float>() : nb::dtype<std::uint16_t>();
-    if (matrix.dtype() != expected || matrix.shape(1) == 0 || (matrix.shape(1) > 1 && matrix.stride(1) != 1)) {
+    const bool adjacent = matrix.size() == 0 || matrix.shape(1) == 1 || matrix.stride(1) == 1;
+    if (matrix.dtype() != expected || matrix.shape(1) == 0 || !adjacent) {
         throw nb::value_error("values are not rows of the number type");
     }
     const auto stride = static_cast<std::ptrdiff_t>(matrix.stride(0)) * static_cast<std::ptrdiff_t>(number_bytes(kind));

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,11 @@ from quantform.packed import dequantize as module
 if _native.kernels is None:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 KERNELS: Any = _native.kernels
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 ALL = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
 OUTPUTS = pytest.mark.parametrize("output", FLOAT_OUTPUTS)
 CACHED, STREAMED = 1, 2
-
-
-@pytest.fixture(scope="module", params=KERNELS.instruction_sets(), autouse=True)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = KERNELS.instruction_set()
-    KERNELS.use_instruction_set(request.param)
-    yield request.param
-    KERNELS.use_instruction_set(before)
 
 
 def words(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

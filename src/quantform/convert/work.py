@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._native import thread_limit
+from quantform.convert.packing import packed_rows
 from quantform.convert.streams import Stream
 from quantform.errors import ArgumentError, QuantformError, RecipeError, UnknownNameError
 from quantform.formats import Words
@@ -203,16 +204,27 @@ class Encoded(Work):
 
     def _task(self, write: Write, job: Job, start: int, first: int, end: int) -> Callable[[], int]:
         def task() -> int:
-            # A user's own method may answer any call in its own way; its words are looked through where they arrive.
-            rows = job.rows if self.method.parameters is None else partial(by_rows, job.rows)
-            words: Words = self._guarded(job.request, first, partial(rows, first, end))
             written = 0
-            for offset, data in self.layout.place(words, self.shape, start + first, self.divisors):
+            for offset, data in self._placed(job, (first, end), self.shape, start + first, self.divisors):
                 write(offset, data)
                 written += data.size
             return written
 
         return task
+
+    def _placed(
+        self, job: Job, rows: tuple[int, int], shape: tuple[int, ...], first: int, divisors: int
+    ) -> Iterable[tuple[int, npt.NDArray[np.uint8]]]:
+        """Some rows of a job as row `first` and those behind it of an object: at once, or by way of words."""
+        packed: list[tuple[int, npt.NDArray[np.uint8]]] | None = self._guarded(
+            job.request, rows[0], lambda: packed_rows(job, rows, self.layout, shape, first, divisors)
+        )
+        if packed is not None:
+            return packed
+        # A user's own method may answer any call in its own way; its words are looked through where they arrive.
+        read = job.rows if self.method.parameters is None else partial(by_rows, job.rows)
+        words: Words = self._guarded(job.request, rows[0], partial(read, *rows))
+        return self.layout.place(words, shape, first, divisors)
 
     def _cut(self, request: Request) -> bool:
         return (
@@ -235,14 +247,14 @@ class Encoded(Work):
     def _window(self, write: Write, request: Request, span: Span, row: int, part: tuple[int, int]) -> int:
         """Some columns of one row of the object, which lie one after another in each plane."""
         some = _part(self.method, request, span, part)
-        words: Words = self._guarded(some, 0, lambda: self.method.start(some).rows(0, 1))
+        job: Job = self._guarded(some, 0, partial(self.method.start, some))
         layout = cast("RowPlaneLayout", self.layout)
-        packed = layout.pack(words)
-        planes = (layout.planes(request.format, shape) for shape in (words.shape, (1, part[0]), self.shape))
-        for source, before, target in zip(*planes, strict=True):
-            data = packed[source.offset : source.offset + source.row_bytes]
+        planes = (layout.planes(request.format, shape) for shape in ((1, part[0]), self.shape))
+        written = 0
+        for (_, data), before, target in zip(self._placed(job, (0, 1), some.shape, 0, 1), *planes, strict=True):
             write(target.offset + row * target.row_bytes + before.row_bytes, data)
-        return sum(plane.row_bytes for plane in layout.planes(request.format, words.shape))
+            written += data.size
+        return written
 
     def _guarded(self, request: Request, row: int, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call gives
         """Errors of a user's own method become one of ours and name the parameter; those of ours stay what they are."""

@@ -83,12 +83,7 @@ class BlockScaleLayout(Layout):
     def place(self, words: Words, shape: Sequence[int], first: int, divisors: int = 1) -> Iterator[tuple[int, Payload]]:
         """Codes, whole tiles of scales, and the divisor of each share that begins here; rows are whole tiles."""
         record, dimensions, end = self._placed(words, shape, first, divisors)
-        if first % _TILE_ROWS or end % _TILE_ROWS:
-            raise ArgumentError(
-                f"the rows are not whole tiles of {self.name}",
-                expected=f"multiples of {_TILE_ROWS}",
-                found=(first, end),
-            )
+        self._whole_tiles(first, end)
         record.validate(words)
         fp4 = words_of(record, words, Nvfp4Words)
         columns = dimensions[1]
@@ -100,6 +95,28 @@ class BlockScaleLayout(Layout):
         for index in range(-(-first // share), -(-end // share)):
             word = fp4.divisors[(index * share - first) // own : (index * share - first) // own + 1]
             yield _divisor_offset(dimensions) + 4 * index, word.astype("<u4").view(np.uint8)
+
+    def spans(
+        self, format: str | Format, shape: Sequence[int], first: int, end: int, divisors: int = 1
+    ) -> tuple[tuple[int, int], ...]:
+        """Codes, whole tiles of scales, and the divisors of the shares that begin here; rows are whole tiles."""
+        _, dimensions = self._inside(format, shape, first, end, divisors)
+        self._whole_tiles(first, end)
+        share = dimensions[0] // divisors
+        begun, begins = -(-first // share), -(-end // share)
+        planes = ((plane.offset + first * plane.row_bytes, plane.row_bytes) for plane in self.planes(dimensions))
+        return (
+            *((offset, (end - first) * row_bytes) for offset, row_bytes in planes),
+            (_divisor_offset(dimensions) + 4 * begun, 4 * (begins - begun)),
+        )
+
+    def _whole_tiles(self, first: int, end: int) -> None:
+        if first % _TILE_ROWS or end % _TILE_ROWS:
+            raise ArgumentError(
+                f"the rows are not whole tiles of {self.name}",
+                expected=f"multiples of {_TILE_ROWS}",
+                found=(first, end),
+            )
 
     def words_of_rows(
         self,

@@ -296,6 +296,23 @@ class Layout(ABC):
             WordsError: A word is not legal in its format.
         """
 
+    @abstractmethod
+    def spans(
+        self, format: str | Format, shape: Sequence[int], first: int, end: int, divisors: int = 1
+    ) -> tuple[tuple[int, int], ...]:
+        """`(offset, bytes)` of what some consecutive rows take in the payload of a tensor: where `place` puts them.
+
+        Args:
+            format: The tensor's format.
+            shape: The tensor's shape `[..., K]`.
+            first: The first of the rows among those of the flattened leading axes.
+            end: The row behind the last.
+            divisors: The tensor's number of divisors.
+
+        Raises:
+            ArgumentError: The rows leave the tensor, or are not such as the layout places alone.
+        """
+
     def gaps(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[tuple[int, int], ...]:
         """`(offset, bytes)` of the zeros that lie between the planes of a payload and belong to no row."""
         self.check(format, shape, divisors)
@@ -406,6 +423,18 @@ class Layout(ABC):
             )
         return record, dimensions, first + words.shape[0]
 
+    def _inside(
+        self, format: str | Format, shape: Sequence[int], first: int, end: int, divisors: int
+    ) -> tuple[Format, tuple[int, ...]]:
+        """The format's record and the tensor's shape, once the rows are known to lie in it."""
+        record, dimensions = self.check(format, shape, divisors)
+        rows = matrix_shape(dimensions)[0]
+        if not 0 <= first <= end <= rows:
+            raise ArgumentError(
+                f"these are no rows of shape {list(dimensions)}", expected=f"rows within {rows}", found=(first, end)
+            )
+        return record, dimensions
+
     def _known(self, format: str | Format) -> Format:
         record = format if isinstance(format, Format) else FORMATS[format]
         if record.name not in self.formats:
@@ -460,6 +489,16 @@ class RowPlaneLayout(Layout):
         for source, target in zip(self.planes(record, words.shape), self.planes(record, dimensions), strict=True):
             at = source.offset
             yield target.offset + first * target.row_bytes, packed[at : at + words.shape[0] * source.row_bytes]
+
+    def spans(
+        self, format: str | Format, shape: Sequence[int], first: int, end: int, divisors: int = 1
+    ) -> tuple[tuple[int, int], ...]:
+        """One span in each plane; any rows do."""
+        record, dimensions = self._inside(format, shape, first, end, divisors)
+        return tuple(
+            (plane.offset + first * plane.row_bytes, (end - first) * plane.row_bytes)
+            for plane in self.planes(record, dimensions)
+        )
 
     def gaps(self, format: str | Format, shape: Sequence[int], divisors: int = 1) -> tuple[tuple[int, int], ...]:
         """What alignment leaves between the planes."""

@@ -51,6 +51,17 @@ class RawBytesLayout(Layout):
         """Refuse every tensor."""
         raise self._refusal(words.format)
 
+    def spans(
+        self,
+        format: str | Format,
+        shape: Sequence[int],  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        end: int,  # noqa: ARG002
+        divisors: int = 1,  # noqa: ARG002
+    ) -> tuple[tuple[int, int], ...]:
+        """Refuse every tensor."""
+        raise self._refusal(format)
+
     def words_of_rows(
         self,
         read: ReadInto,  # noqa: ARG002
