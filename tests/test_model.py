@@ -151,3 +151,29 @@ def test_comparing_needs_little_memory(model: Path, artifact: Path) -> None:
     body = "n = 'token_embd.weight'; qf.compare(*({n: qf.open(path)[n]} for path in sys.argv[1:]))"
     used = measured(body, model, artifact)
     assert used["peak"] - used["imports"] < 100 * MB
+
+
+def test_an_onnx_model_refers_to_the_file(model: Path) -> None:
+    target = model.with_suffix(".onnx")
+    report = qf.convert(model, target, force=True)
+    assert report.files == [(target, target.stat().st_size)]
+    assert target.stat().st_size < 100_000
+    assert report.notes == [
+        "3 metadata values left out, too long or no text: "
+        "tokenizer.ggml.tokens, tokenizer.ggml.scores, tokenizer.ggml.token_type"
+    ]
+    verified = qf.verify(target, against=model)
+    assert verified.ok, verified.findings
+    assert "236 of 236 tensors have equal bytes" in verified.notes
+    used = measured("qf.convert(sys.argv[1], sys.argv[2], force=True)", model, target)
+    assert used["peak"] < 200 * MB
+
+
+def test_an_onnx_model_with_a_copy_needs_little_memory(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.onnx"
+    used = measured("qf.convert(sys.argv[1], sys.argv[2], data='copy')", model, target)
+    assert used["peak"] < 200 * MB
+    assert qf.verify(target, against=model).ok
+    used = measured("qf.convert(sys.argv[1], sys.argv[2], data='copy', qdq=True, force=True)", model, target)
+    assert used["peak"] < 200 * MB
+    assert qf.verify(target, against=model).ok

@@ -243,15 +243,14 @@ def _model(
     """The graph with its new nodes, whose payloads have no data yet, and their bytes."""
     register()
     where = str(host.path)
-    model = onnx.ModelProto()
-    model.CopyFrom(host.model)
-    model = raise_opset(model, max(OPSET, opset_of(model, where)) if opset is None else opset, where)
+    version = max(OPSET, opset_of(host.model, where)) if opset is None else opset
+    model = raise_opset(host.model, version, where)  # the host's own message is ours to change
     graph = model.graph
     replaced = {pair.initializer.name for pair in pairs}
     for field in (graph.initializer, graph.input):
-        kept = [one for one in field if one.name not in replaced]
-        del field[:]
-        field.extend(kept)
+        for index in reversed(range(len(field))):
+            if field[index].name in replaced:
+                del field[index]
     parts = Parts(names_of(graph) | replaced)
     for pair in pairs:
         kind = pair.initializer.data_type

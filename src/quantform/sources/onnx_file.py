@@ -157,9 +157,9 @@ def read_model(path: Path) -> onnx.ModelProto:
                 found=f"{file.size} bytes",
                 hint="A larger model keeps its weights as external data",
             )
-        data = file.read(0, file.size)
+        data = file.view(0, file.size)
     try:
-        model: onnx.ModelProto = onnx.ModelProto.FromString(data)
+        model: onnx.ModelProto = onnx.ModelProto.FromString(data.data)
     except DecodeError as error:
         raise FileError(
             "not an ONNX model, or not all of one",
@@ -172,7 +172,7 @@ def read_model(path: Path) -> onnx.ModelProto:
             "not an ONNX model",
             where=str(path),
             expected="a message with a graph",
-            found=f"{len(data)} bytes without one",
+            found=f"{data.size} bytes without one",
         )
     return model
 
