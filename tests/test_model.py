@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import quantform as qf
+from quantform._native import kernels
 from quantform.packed import PROFILES
 
 pytestmark = pytest.mark.model
@@ -158,10 +159,8 @@ def test_an_onnx_model_refers_to_the_file(model: Path) -> None:
     report = qf.convert(model, target, force=True)
     assert report.files == [(target, target.stat().st_size)]
     assert target.stat().st_size < 100_000
-    assert report.notes == [
-        "3 metadata values left out, too long or no text: "
-        "tokenizer.ggml.tokens, tokenizer.ggml.scores, tokenizer.ggml.token_type"
-    ]
+    left = ("tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+    assert report.notes == [f"3 metadata values left out, too long or no text: {', '.join(left)}"]
     verified = qf.verify(target, against=model)
     assert verified.ok, verified.findings
     assert "236 of 236 tensors have equal bytes" in verified.notes
@@ -177,3 +176,41 @@ def test_an_onnx_model_with_a_copy_needs_little_memory(model: Path, tmp_path: Pa
     used = measured("qf.convert(sys.argv[1], sys.argv[2], data='copy', qdq=True, force=True)", model, target)
     assert used["peak"] < 200 * MB
     assert qf.verify(target, against=model).ok
+
+
+@pytest.mark.parametrize("opset", [29, 26], ids=["operator", "lowered"])
+def test_a_feed_forward_block_runs_on_the_weights_in_the_file(opset: int, model: Path) -> None:
+    """gelu(x @ gate) * (x @ up) @ down, as an exporter writes it, with the weights where they are."""
+    if opset == 29 and kernels is None:
+        pytest.skip("no compiled kernels here")
+    onnx = pytest.importorskip("onnx")
+    qo = pytest.importorskip("quantform.onnx")
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("MatMul", ["x", "gate"], ["g"]),
+        helper.make_node("MatMul", ["x", "up"], ["u"]),
+        helper.make_node("Gelu", ["g"], ["a"], approximate="tanh"),
+        helper.make_node("Mul", ["a", "u"], ["m"]),
+        helper.make_node("MatMul", ["m", "down"], ["y"]),
+    ]
+    shapes = {"gate": (640, 2048), "up": (640, 2048), "down": (2048, 640)}
+    absent = [onnx.TensorProto(name=n, data_type=float32, dims=s, data_location=1) for n, s in shapes.items()]
+    for proto in absent:
+        proto.external_data.add(key="location", value="absent.bin")
+    inputs, outputs = ([helper.make_tensor_value_info(name, float32, ["n", 640])] for name in "xy")
+    graph = helper.make_graph(nodes, "feed forward", inputs, outputs, absent)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model.with_name("graph.onnx").write_bytes(made.SerializeToString())
+    packed = model.with_name("packed.onnx")
+    names = {name: f"blk.0.ffn_{name}.weight" for name in shapes}
+    qo.attach(model.with_name("graph.onnx"), model, packed, names=names, opset=opset, force=True)
+    assert packed.stat().st_size < 300_000
+    assert qf.verify(packed).ok
+    x = np.random.default_rng(0).standard_normal((4, 640)).astype(np.float32)
+    (found,) = qo.session(packed).run(None, {"x": x})
+    with qf.open(model) as file:
+        gate, up, down = (file[name].decode(np.float64).T for name in names.values())
+    g = x.astype(np.float64) @ gate
+    gelu = g / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+    expected = gelu * (x.astype(np.float64) @ up) @ down
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()

@@ -257,6 +257,25 @@ def test_operators_are_raised_to_the_version_with_the_operator(weights: Path, tm
     assert np.array_equal(y, decoded(weights, "blk.0.up.weight").mean(0, keepdims=True).T)
 
 
+@pytest.mark.parametrize("opset", [21, 26])
+def test_an_earlier_version_gets_the_lowered_form(opset: int, weights: Path, tmp_path: Path) -> None:
+    graph = write(tmp_path / "g.onnx", block(opset=21))
+    attach(graph, weights, tmp_path / "out.onnx", names=NAMES, opset=opset)
+    check_model(tmp_path / "out.onnx")
+    with OnnxSource(tmp_path / "out.onnx") as made:
+        assert made.opset == opset
+        assert set(made) == {"bias", *NAMES.values()}
+    x = np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)
+    up, down = (decoded(weights, name) for name in NAMES.values())
+    (y,) = evaluate(tmp_path / "out.onnx", x=x)
+    assert np.array_equal(y, np.maximum(x @ up.T, 0) @ down.T)
+
+
+def test_a_version_below_the_lowered_form_is_refused(graph: Path, weights: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="expected at least 21, found 20"):
+        attach(graph, weights, tmp_path / "out.onnx", names=NAMES, opset=20)
+
+
 def test_a_graph_with_functions_is_raised_only_where_nothing_changed(weights: Path, tmp_path: Path) -> None:
     made = block(opset=17)
     opsets = [helper.make_opsetid("", 17)]

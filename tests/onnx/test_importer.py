@@ -502,6 +502,49 @@ def test_what_onnx_refuses_is_a_finding(gguf: Path, tmp_path: Path) -> None:
     assert finding.rule == "onnx"
 
 
+# --- lowered models -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [21, 26, 28])
+def test_an_earlier_version_gets_the_lowered_form(opset: int, gguf: Path, tmp_path: Path) -> None:
+    target = tmp_path / "m.onnx"
+    report = qf.convert(gguf, target, opset=opset)
+    assert sum(count for way, count in report.tensors.items() if way.startswith("DequantizePacked")) == 30
+    check_model(target)
+    model = onnx.load(target, load_external_data=False)
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": opset, "quantform": 1}
+    verified = qf.verify(target, deep=True, against=gguf)
+    assert verified.ok, verified.findings
+    assert "40 of 40 tensors have equal bytes" in verified.notes
+    with qf.open(target) as made, qf.open(gguf) as source:
+        assert list(made) == list(source)
+        assert {tensor.shape for tensor in made.values()} == {tensor.shape for tensor in source.values()}
+
+
+def test_a_lowered_model_runs_in_onnxruntime_by_reference(gguf: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    qf.convert(gguf, tmp_path / "m.onnx", opset=26)
+    session = runtime.InferenceSession(tmp_path / "m.onnx")
+    with qf.open(gguf) as source:
+        names = [name for name, tensor in source.items() if tensor.format != "bf16"]  # run() has no such array
+        for name, value in zip(names, session.run(names, {}), strict=True):
+            assert bits(value) == bits(np.asarray(source[name].decode())), name
+
+
+def test_lowered_and_standard_operators_go_together(gguf: Path, tmp_path: Path) -> None:
+    for opset in (25, 26, 28):
+        qf.convert(gguf, tmp_path / "m.onnx", opset=opset, qdq=True, data="inline", force=True)
+        check_model(tmp_path / "m.onnx")
+        assert qf.verify(tmp_path / "m.onnx", against=gguf).ok
+
+
+def test_versions_that_no_form_has_are_refused(gguf: Path, tmp_path: Path) -> None:
+    for opset in (-1, 1, 20):
+        with pytest.raises(ArgumentError, match=f"found {opset}"):
+            qf.convert(gguf, tmp_path / "m.onnx", opset=opset)
+    assert not (tmp_path / "m.onnx").exists()
+
+
 # --- standard operators ---------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,9 @@ import quantform as qf
 from onnx_builder import external, model, packed_node, raw, write
 from quantform._scalars import SCALARS
 from quantform.errors import ArgumentError, FileError, MissingExtraError, QuantformError, UnsupportedError
+from quantform.onnx import lower
 from quantform.packed import PROFILES
+from quantform.sources.onnx_contract import OUTPUT_TYPES
 from quantform.sources.onnx_model import OnnxPacked, OnnxPlain, OnnxSource
 
 U8 = TensorProto.UINT8
@@ -258,6 +260,44 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch,
         qf.open(write(tmp_path / "m.onnx", small()))
 
 
+@pytest.mark.parametrize("kind", OUTPUT_TYPES)
+def test_calls_of_lowered_models_are_the_weights_that_they_decode(kind: int, tmp_path: Path) -> None:
+    nodes = [
+        packed_node(f"x{p.ggml_type}", p.name, name, (2, p.values), output_dtype=kind) for name, p in PROFILES.items()
+    ]
+    payloads = [raw(f"x{p.ggml_type}", U8, (2 * p.bytes,), bytes(2 * p.bytes)) for p in PROFILES.values()]
+    with opened(tmp_path, lower(model(nodes, payloads))) as source:
+        assert {tensor.name: tensor.format for tensor in source.values()} == {p.name: n for n, p in PROFILES.items()}
+        for tensor in source.values():
+            assert isinstance(tensor, OnnxPacked)
+            assert tensor.output_type == OUTPUT_TYPES[kind]
+            assert tensor.shape == (2, PROFILES[tensor.format].values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.graph.initializer[0].ClearField("raw_data"), "do not fit the type"),
+        (lambda m: setattr(shape_of(m), "raw_data", np.array([2, 31]).tobytes()), "not whole Q4_0 blocks"),
+        (lambda m: setattr(shape_of(m), "raw_data", np.array([2**62, 2**62]).tobytes()), "too many bytes"),
+        (lambda m: setattr(shape_of(m), "raw_data", np.array([3, 32]).tobytes()), "wrong type or length"),
+        (lambda m: setattr(shape_of(m), "raw_data", b"abc"), "rank 0"),
+        (lambda m: setattr(shape_of(m), "data_type", TensorProto.FLOAT), "rank 0"),
+    ],
+)
+def test_wrong_calls_of_lowered_models(change: Callable[[onnx.ModelProto], Any], message: str, tmp_path: Path) -> None:
+    made = lower(small())
+    change(made)
+    with pytest.raises(FileError, match=message), opened(tmp_path, made) as source:
+        source["w"].decode()
+
+
+def shape_of(made: onnx.ModelProto) -> onnx.TensorProto:
+    (call,) = made.graph.node
+    found: onnx.TensorProto = next(proto for proto in made.graph.initializer if proto.name == call.input[1])
+    return found
+
+
 # --- hostile models -------------------------------------------------------------------------------------------------
 
 
@@ -289,21 +329,21 @@ def twice() -> onnx.TensorProto:
 
 
 DECLARED = {
-    "no format": (packed(None, (2, 32)), "'format' is missing"),
-    "no shape": (packed("gguf:q4_0", None), "'shape' is missing"),
+    "no format": (packed(None, (2, 32)), "attribute format is missing"),
+    "no shape": (packed("gguf:q4_0", None), "attribute shape is missing"),
     "unknown format": (packed("gguf:q4_00", (2, 32)), "no packed profile.*Did you mean 'gguf:q4_0'"),
     "parameterized format": (packed("gguf:q4_0?x=1", (2, 32)), "no packed profile"),
     "format of another case": (packed("gguf:Q4_0", (2, 32)), "no packed profile"),
-    "format that is no text": (attribute(0, s=b"\xff\xfe"), "not UTF-8"),
-    "format of another kind": (attribute(0, type=onnx.AttributeProto.INT), "wrong type"),
-    "shape of another kind": (attribute(1, type=onnx.AttributeProto.FLOATS), "wrong type"),
-    "shape by reference": (attribute(1, ref_attr_name="a"), "wrong type.*a reference"),
+    "format that is no text": (attribute(0, s=b"\xff\xfe"), "no packed profile"),
+    "format of another kind": (attribute(0, type=onnx.AttributeProto.INT), "wrong kind"),
+    "shape of another kind": (attribute(1, type=onnx.AttributeProto.FLOATS), "wrong kind"),
+    "shape by reference": (attribute(1, ref_attr_name="a"), "left to the caller of a function"),
     "an attribute more": (packed("gguf:q4_0", (2, 32), axis=1), "does not know"),
     "an attribute twice": (
         changed(lambda m: m.graph.node[0].attribute.append(helper.make_attribute("shape", [2, 32]))),
         "or one twice",
     ),
-    "output_dtype": (packed("gguf:q4_0", (2, 32), output_dtype=TensorProto.INT8), "none of the operator's types"),
+    "output_dtype": (packed("gguf:q4_0", (2, 32), output_dtype=TensorProto.INT8), "not an output type"),
     "rank 0": (packed("gguf:q4_0", ()), "rank 0"),
     "negative dimension": (packed("gguf:q4_0", (-2, 32)), "negative"),
     "last dimension not whole blocks": (packed("gguf:q4_0", (2, 33)), "not whole Q4_0 blocks"),

@@ -21,6 +21,7 @@ from quantform._report import Report
 from quantform._sizes import human_bytes
 from quantform.errors import ArgumentError, FileError, UnknownNameError, UnsupportedError
 from quantform.onnx.graphs import graphs_of, names_of, opset_of, raise_opset
+from quantform.onnx.lowering import lower
 from quantform.onnx.parts import IR_VERSION, OPSET, Parts
 from quantform.onnx.schema import register
 from quantform.onnx.storage import Blob, check_data, check_reference, copied, write_model
@@ -81,7 +82,7 @@ def attach(
             pairs the float initializers and packed tensors of equal names.
         data: Where the weights are: `"reference"`, `"copy"` or `"inline"`, as for `import_gguf`.
         opset: The version of ONNX's operators that the result imports. By default the first that has the operator, 29,
-            or the graph's own if that is later. Earlier versions get the lowered form, see `lower`.
+            or the graph's own if that is later. Earlier versions, from 21 on, get the lowered form, see `lower`.
         force: Replace existing outputs.
         progress: Called as bytes are written.
 
@@ -262,6 +263,8 @@ def _model(
     graph.node.extend(nodes)
     graph.initializer.extend(parts.initializers)
     model.ir_version = max(model.ir_version, IR_VERSION)
+    if version < OPSET:
+        model = lower(model, opset=version)
     freed = sum(host.initializer(name).nbytes for name in replaced)
     packed = sum(blob.nbytes for blob in parts.blobs)
     report.notes.append(f"{human_bytes(packed)} of packed weights in place of {human_bytes(freed)}")

@@ -8,7 +8,7 @@ import onnx
 from onnx import AttributeProto, version_converter
 
 from quantform.errors import FileError, UnsupportedError
-from quantform.onnx.contract import STANDARD_DOMAINS
+from quantform.sources.onnx_contract import STANDARD_DOMAINS
 
 __all__ = ["graphs_of", "names_of", "opset_of", "raise_opset"]
 

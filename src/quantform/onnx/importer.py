@@ -14,6 +14,7 @@ from quantform._sizes import counted
 from quantform._strict_json import json_values
 from quantform._version import __version__
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
+from quantform.onnx.lowering import lower
 from quantform.onnx.parts import OPSET, Parts
 from quantform.onnx.storage import Blob, check_data, check_reference, write_model
 from quantform.packed import PROFILES
@@ -54,7 +55,7 @@ def import_gguf(
         data: `"reference"`, the default, uses the GGUF file, beside which the model must be written, as external data;
             `"copy"` writes the weights to `OUTPUT.data`; `"inline"` into the model.
         opset: The version of ONNX's operators that the model imports. By default 29, the first with the operator, or 26
-            where no tensor needs that.
+            where no tensor needs that. Earlier versions, from 21 on, get the lowered form, see `lower`.
         qdq: Write Q4_0, Q4_1, Q8_0, TQ2_0 and Q2_0 as standard `DequantizeLinear`, with the same values.
         force: Replace existing outputs.
         progress: Called as bytes are written.
@@ -118,9 +119,11 @@ def _model(
             way = f"initializer of {TensorProto.DataType.Name(kind)}"
         outputs.append(helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape)))
         report.tensors[way] += 1
+    version = opset or (OPSET if parts.has_packed else _RUNTIME_OPSET)
+    _check_version(parts, version, output)
     model = helper.make_model(
         helper.make_graph(parts.nodes, output.stem, [], outputs, parts.initializers),
-        opset_imports=[helper.make_opsetid("", _version(parts, opset, output))],
+        opset_imports=[helper.make_opsetid("", version)],
         ir_version=parts.ir_version,
         producer_name="quantform",
         producer_version=__version__,
@@ -131,22 +134,20 @@ def _model(
         report.notes.append(f"{counted(len(left), 'metadata value')} left out, too long or no text: {shown}")
         properties[_LEFT_OUT] = json.dumps(left)
     helper.set_model_props(model, properties)
+    if parts.has_packed and version < OPSET:
+        model = lower(model, opset=version)
     return model, parts.blobs
 
 
-def _version(parts: Parts, opset: int | None, output: Path) -> int:
-    """The version of ONNX's operators that a model of these parts imports."""
-    if opset is None:
-        return OPSET if parts.has_packed else _RUNTIME_OPSET
-    needed = OPSET if parts.has_packed else parts.opset
-    if opset < needed:
+def _check_version(parts: Parts, version: int, output: Path) -> None:
+    """Check that a version of ONNX's operators has those beside `DequantizePacked`, which can be lowered."""
+    if version < parts.opset:
         raise ArgumentError(
             "ONNX's operators of that version do not hold the weights",
             where=str(output),
-            expected=f"version {needed} or later",
-            found=opset,
+            expected=f"version {parts.opset} or later",
+            found=version,
         )
-    return opset
 
 
 def _properties(metadata: GGUFMetadata) -> tuple[dict[str, str], list[str]]:

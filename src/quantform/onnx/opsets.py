@@ -8,8 +8,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from quantform.errors import UnsupportedError
-from quantform.onnx.contract import STANDARD_DOMAINS, is_packed_node
 from quantform.onnx.graphs import graphs_of
+from quantform.sources.onnx_contract import STANDARD_DOMAINS, is_packed_node
 
 __all__ = ["for_runtime"]
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from onnx import TensorProto
 from onnx.reference.op_run import OpRun
 
-from quantform.onnx.contract import DOMAIN, missing, output_type
 from quantform.packed import dequantize_packed
+from quantform.sources.onnx_contract import DOMAIN, missing, output_type
 
 __all__ = ["DequantizePacked"]
 

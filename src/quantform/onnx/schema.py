@@ -10,8 +10,8 @@ from onnx.defs import OpSchema
 from onnx.shape_inference import InferenceContext, InferenceError
 
 from quantform.errors import ArgumentError, QuantformError
-from quantform.onnx.contract import DOMAIN, OPERATOR, OUTPUT_TYPES, SINCE_VERSION, read
 from quantform.packed import PROFILES
+from quantform.sources.onnx_contract import DOMAIN, OPERATOR, OUTPUT_TYPES, SINCE_VERSION, read
 
 __all__ = ["register"]
 

@@ -33,6 +33,7 @@ __all__ = [
     "data_type",
     "initializer_bytes",
     "read_model",
+    "stored_integers",
     "text",
 ]
 
@@ -130,14 +131,19 @@ def text(value: str | bytes, what: str, where: str) -> str:
     return value
 
 
-def constant_shape(proto: onnx.TensorProto, reshape: onnx.NodeProto) -> tuple[int, ...]:
-    """The dimensions that an initializer in the model itself has for a Reshape; none where they are not all there."""
+def stored_integers(proto: onnx.TensorProto) -> tuple[int, ...]:
+    """The INT64 numbers of an initializer in the model itself, as a shape is; none where it is something else."""
     if proto.data_type != TensorProto.INT64 or proto.data_location == TensorProto.EXTERNAL:
         return ()
     try:
-        shape = tuple(numpy_helper.to_array(proto).reshape(-1).tolist())
+        return tuple(numpy_helper.to_array(proto).reshape(-1).tolist())
     except (ValueError, TypeError):
         return ()
+
+
+def constant_shape(proto: onnx.TensorProto, reshape: onnx.NodeProto) -> tuple[int, ...]:
+    """The dimensions that an initializer has for a Reshape; none where they are not all there."""
+    shape = stored_integers(proto)
     literal_zeros = any(attribute.name == "allowzero" and attribute.i for attribute in reshape.attribute)
     return shape if all(dimension >= (not literal_zeros) for dimension in shape) else ()
 

@@ -7,24 +7,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx
-from onnx import AttributeProto, TensorProto
 
-from quantform._registry import near_matches
-from quantform._scalars import FLOAT_OUTPUTS
 from quantform._sizes import product
-from quantform.errors import ArgumentError, FileError
+from quantform.errors import ArgumentError, FileError, QuantformError, UnknownNameError
 from quantform.packed import PROFILES, Profile
 from quantform.packed.dequantize import payload_bytes
-from quantform.sources.onnx_file import constant_shape, text
+from quantform.sources.onnx_contract import (
+    FUNCTION_DOMAIN,
+    OPERATOR,
+    OUTPUT_TYPES,
+    function_name,
+    is_packed_node,
+    read,
+)
+from quantform.sources.onnx_file import constant_shape, stored_integers
 
 __all__ = ["PackedNode", "Reshapes", "packed_nodes"]
 
-_OPERATOR = "DequantizePacked"
-_STANDARD_DOMAINS = ("", "ai.onnx")
 _COUNT_MAX = 2**60 - 1
-_OUTPUT_TYPES: dict[int, str] = dict(
-    zip((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE), FLOAT_OUTPUTS, strict=True)
-)
+_FUNCTIONS = {
+    function_name(profile, output_type): (profile, output_type)
+    for profile in PROFILES.values()
+    for output_type in OUTPUT_TYPES
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,15 @@ def packed_nodes(
 ) -> Iterator[PackedNode]:
     """The nodes of a graph, not of graphs within it, whose packed blocks are initializers.
 
+    The operator itself, and calls of the functions that stand for it in lowered models.
+
     Raises:
         FileError: A node breaks the operator's contract.
     """
     for node in graph.node:
-        if _is_packed(node):
-            found = _node(node, where)
-            if found.payload in initializers:
-                yield found
+        found = _node(node, initializers, where)
+        if found is not None and found.payload in initializers:
+            yield found
 
 
 class Reshapes:
@@ -95,66 +101,62 @@ class Reshapes:
         return replace(found, name=reshape.output[0], shape=shape, stored_shape=stored_shape, helpers=helpers)
 
 
-def _is_packed(node: onnx.NodeProto) -> bool:
-    return node.op_type == _OPERATOR and node.domain in _STANDARD_DOMAINS
-
-
-def _node(node: onnx.NodeProto, model: str) -> PackedNode:
+def _node(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], model: str) -> PackedNode | None:
     where = f"{model}, node {node.name or (node.output[0] if node.output else '')!r}"
+    if is_packed_node(node):
+        return _operator(node, where)
+    called = _FUNCTIONS.get(node.op_type) if node.domain == FUNCTION_DOMAIN else None
+    if called is None or len(node.input) < 2 or len(node.output) != 1:
+        return None
+    constant = initializers.get(node.input[1])
+    if constant is None or node.input[0] not in initializers:
+        return None
+    profile, output_type = called
+    return _packed(node, profile, stored_integers(constant), output_type, where, tuple(node.input[1:]))
+
+
+def _operator(node: onnx.NodeProto, where: str) -> PackedNode:
     if len(node.input) != 1 or len(node.output) != 1 or not node.input[0] or not node.output[0]:
         raise FileError(
-            f"{_OPERATOR} has one input and one output",
+            f"{OPERATOR} has one input and one output",
             where=where,
             found=f"{len(node.input)} inputs, {len(node.output)} outputs",
         )
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    identifier = text(_attribute(attributes, "format", AttributeProto.STRING, where).s, "the format", where)
-    shape = tuple(_attribute(attributes, "shape", AttributeProto.INTS, where).ints)
-    output_type: int = TensorProto.FLOAT
-    if "output_dtype" in attributes:
-        output_type = _attribute(attributes, "output_dtype", AttributeProto.INT, where).i
     unknown = attributes.keys() - {"format", "shape", "output_dtype"}
     if unknown or len(attributes) != len(node.attribute):
         raise FileError(
-            f"{_OPERATOR} has an attribute that it does not know, or one twice",
+            f"{OPERATOR} has an attribute that it does not know, or one twice",
             where=where,
             expected="format, shape, output_dtype",
             found=", ".join(sorted(map(repr, unknown or attributes))),
         )
-    if output_type not in _OUTPUT_TYPES:
-        raise FileError(
-            "output_dtype is none of the operator's types",
-            where=where,
-            expected="FLOAT (1), FLOAT16 (10), DOUBLE (11) or BFLOAT16 (16)",
-            found=output_type,
-        )
-    profile = PROFILES.get(identifier)
-    if profile is None:
-        raise FileError(
-            f"no packed profile is called {identifier!r}", where=where, hint=near_matches(identifier, PROFILES)
-        )
+    try:
+        contract = read(attributes.get)
+    except (ArgumentError, UnknownNameError) as error:
+        raise _of_file(error, where) from None
+    return _packed(node, contract.profile, contract.shape, contract.output_type, where, ())
+
+
+def _packed(
+    node: onnx.NodeProto,
+    profile: Profile,
+    shape: tuple[int, ...],
+    output_type: int,
+    where: str,
+    helpers: tuple[str, ...],
+) -> PackedNode:
     try:
         nbytes = payload_bytes(profile, shape)
     except ArgumentError as error:
-        raise FileError(error.problem, where=where, expected=error.expected, found=error.found) from None
+        raise _of_file(error, where) from None
     if product(filter(None, shape)) > _COUNT_MAX:
         raise FileError(
             "the shape cannot be", where=where, expected="dimensions whose product is below 2^60", found=list(shape)
         )
-    return PackedNode(node.output[0], node.input[0], profile, shape, shape, nbytes, _OUTPUT_TYPES[output_type])
+    return PackedNode(node.output[0], node.input[0], profile, shape, shape, nbytes, OUTPUT_TYPES[output_type], helpers)
 
 
-def _attribute(
-    attributes: Mapping[str, AttributeProto], name: str, kind: AttributeProto.AttributeType, where: str
-) -> AttributeProto:
-    attribute = attributes.get(name)
-    if attribute is None:
-        raise FileError(f"the attribute {name!r} is missing", where=where, expected="format and shape")
-    if attribute.type != kind or attribute.ref_attr_name:
-        raise FileError(
-            f"the attribute {name!r} has the wrong type",
-            where=where,
-            expected=AttributeProto.AttributeType.Name(kind),
-            found="a reference" if attribute.ref_attr_name else attribute.type,
-        )
-    return attribute
+def _of_file(error: QuantformError, where: str) -> FileError:
+    """What is wrong with an argument of an operator, as what is wrong with the file that has it."""
+    return FileError(error.problem, where=where, expected=error.expected, found=error.found, hint=error.hint)

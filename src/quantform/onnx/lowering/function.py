@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from onnx import FunctionProto, TensorProto, helper
 
-from quantform.onnx.contract import OPERATOR, OUTPUT_TYPES
 from quantform.onnx.lowering import fp4, iquants, kquants, legacy, ternary
 from quantform.onnx.lowering.body import Array, Body, Maker
 from quantform.packed import Profile
+from quantform.sources.onnx_contract import FUNCTION_DOMAIN, OUTPUT_TYPES, function_name
 
-__all__ = ["FUNCTION_DOMAIN", "FUNCTION_VERSION", "Lowered", "lowered"]
+__all__ = ["FUNCTION_VERSION", "Lowered", "lowered"]
 
-FUNCTION_DOMAIN = "quantform"
 FUNCTION_VERSION = 1
 _FAMILIES = (legacy, kquants, iquants, ternary, fp4)
 _BODIES: dict[str, Maker] = {name: maker for family in _FAMILIES for name, maker in family.BODIES.items()}
@@ -47,7 +46,7 @@ def lowered(profile: Profile, output_type: int) -> Lowered:
     dtype = OUTPUT_TYPES[output_type]
     function = helper.make_function(
         FUNCTION_DOMAIN,
-        f"{OPERATOR}_{profile.identifier.replace(':', '_')}_{dtype}",
+        function_name(profile, output_type),
         ["x", "shape", *body.constants],
         ["y"],
         body.nodes,

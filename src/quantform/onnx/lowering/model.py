@@ -18,10 +18,10 @@ from onnx import (
 )
 
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
-from quantform.onnx.contract import OPERATOR, STANDARD_DOMAINS, is_packed_node, read
 from quantform.onnx.graphs import graphs_of, names_of
 from quantform.onnx.lowering.body import Array
-from quantform.onnx.lowering.function import FUNCTION_DOMAIN, FUNCTION_VERSION, lowered
+from quantform.onnx.lowering.function import FUNCTION_VERSION, lowered
+from quantform.sources.onnx_contract import FUNCTION_DOMAIN, OPERATOR, STANDARD_DOMAINS, is_packed_node, read
 
 __all__ = ["LOWEST_OPSET", "lower"]
 

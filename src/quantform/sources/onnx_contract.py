@@ -16,11 +16,13 @@ from quantform.packed import PROFILES, Profile, payload_bytes
 
 __all__ = [
     "DOMAIN",
+    "FUNCTION_DOMAIN",
     "OPERATOR",
     "OUTPUT_TYPES",
     "SINCE_VERSION",
     "STANDARD_DOMAINS",
     "Contract",
+    "function_name",
     "is_packed_node",
     "missing",
     "output_type",
@@ -40,6 +42,9 @@ OUTPUT_TYPES: dict[int, str] = {
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators."""
+
+FUNCTION_DOMAIN = "quantform"
+"""The domain of the functions of standard operators that lowered models call instead."""
 
 _MEMBERS = {AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.INT: "i"}
 
@@ -84,6 +89,11 @@ class Contract:
 def is_packed_node(node: NodeProto) -> bool:
     """Whether a node is the specification's own operator."""
     return node.op_type == OPERATOR and node.domain in STANDARD_DOMAINS
+
+
+def function_name(profile: Profile, output_type: int) -> str:
+    """The function that stands for the operator with that format and output type, in `FUNCTION_DOMAIN`."""
+    return f"{OPERATOR}_{profile.identifier.replace(':', '_')}_{OUTPUT_TYPES[output_type]}"
 
 
 def read(attribute: Callable[[str], AttributeProto | None]) -> Contract:
