@@ -285,8 +285,17 @@ def test_a_graph_with_functions_is_raised_only_where_nothing_changed(weights: Pa
     made.graph.node.append(call)
     made.opset_import.add(domain="local", version=1)
     graph = write(tmp_path / "g.onnx", made)
-    with pytest.raises(UnsupportedError, match=r"a model with functions cannot be raised.*--opset 17"):
+    with pytest.raises(
+        UnsupportedError, match=r"model with functions cannot be raised.*with other tools$"
+    ):
         attach(graph, weights, tmp_path / "out.onnx", names=NAMES)
+
+
+def test_a_graph_that_cannot_be_raised_is_refused(weights: Path, tmp_path: Path) -> None:
+    made = block(opset=21)
+    made.graph.node.append(helper.make_node("Reshape", ["nowhere", "bias"], ["z"]))
+    with pytest.raises(UnsupportedError, match=r"cannot be raised from version 21.*undefined.*--opset 21"):
+        attach(write(tmp_path / "g.onnx", made), weights, tmp_path / "out.onnx", names=NAMES)
 
 
 def test_a_later_version_is_kept(weights: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from quantform.sources.onnx_contract import STANDARD_DOMAINS
 
 __all__ = ["graphs_of", "names_of", "opset_of", "raise_opset"]
 
+_LOWERED_SINCE = 21  # the earliest version that lowered models can have
+
 
 def opset_of(model: onnx.ModelProto, where: str) -> int:
     """The version of ONNX's own operators.
@@ -73,7 +75,9 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = version
         return model
-    hint = f"Convert it with other tools, or keep its operators: --opset {current}"
+    hint = "Convert it with other tools" + (
+        f", or keep its operators: --opset {current}" if current >= _LOWERED_SINCE else ""
+    )
     if model.functions:  # the converter would drop them
         raise UnsupportedError(
             f"a model with functions cannot be raised from version {current} of ONNX's operators to {version}",
@@ -82,7 +86,7 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
         )
     try:
         return version_converter.convert_version(model, version)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (version_converter.ConvertError, RuntimeError, ValueError, TypeError) as error:
         raise UnsupportedError(
             f"the model cannot be raised from version {current} of ONNX's operators to {version}",
             where=where,
@@ -93,8 +97,9 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
 
 def _changed(model: onnx.ModelProto, current: int, version: int) -> bool:
     """Whether an operator of the model means something else in the later version, as far as its schema tells."""
-    used = {node.op_type for one in graphs_of(model.graph) for node in one.node if node.domain in STANDARD_DOMAINS}
-    used |= {node.op_type for one in model.functions for node in one.node if node.domain in STANDARD_DOMAINS}
+    roots = [model.graph, *(onnx.GraphProto(node=function.node) for function in model.functions)]
+    nodes = (node for root in roots for graph in graphs_of(root) for node in graph.node)
+    used = {node.op_type for node in nodes if node.domain in STANDARD_DOMAINS}
     for name in used:
         try:
             before, after = (onnx.defs.get_schema(name, end, "").since_version for end in (current, version))
