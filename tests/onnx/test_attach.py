@@ -285,9 +285,7 @@ def test_a_graph_with_functions_is_raised_only_where_nothing_changed(weights: Pa
     made.graph.node.append(call)
     made.opset_import.add(domain="local", version=1)
     graph = write(tmp_path / "g.onnx", made)
-    with pytest.raises(
-        UnsupportedError, match=r"model with functions cannot be raised.*with other tools$"
-    ):
+    with pytest.raises(UnsupportedError, match=r"model with functions cannot be raised.*with other tools$"):
         attach(graph, weights, tmp_path / "out.onnx", names=NAMES)
 
 
