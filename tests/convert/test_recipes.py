@@ -490,7 +490,7 @@ def test_importance_by_parameter_and_by_expert(tmp_path: Path) -> None:
     path = an_imatrix(tmp_path, weights)
 
     def searched(array: np.ndarray, vector: np.ndarray | None) -> Words:
-        more = {} if vector is None else {"importance": vector.astype(np.float32)}
+        more: dict[str, Any] = {} if vector is None else {"importance": vector.astype(np.float32)}
         return qf.encode(array, "q4_g64_fp16", "grouped_search", **more)
 
     options: dict[str, Any] = {"format": "q4_g64_fp16", "method": "grouped_search"}
