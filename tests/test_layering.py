@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "_catalog": {"packed", "formats", "layouts"},
     "onnx": BASICS | {"packed", "formats", "layouts", "container", "sources"},
     "npy": BASICS | {"sources"},
+    "testing": BASICS | {"packed", "formats", "layouts", "methods", "encode"},
     "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes", "onnx"},
     "compare": BASICS | {"packed", "formats", "sources", "convert"},
     "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert", "onnx", "compare"},

@@ -82,10 +82,15 @@ def test_the_package_runs_as_a_module() -> None:
     ("package", "names"),
     [
         ("quantform.sources", "select_rows gather transpose concatenate stack open_source"),
+        (
+            "quantform.testing",
+            "check_decoder check_encoder check_vector decoder_cases encoder_cases vectors encoder_vectors export",
+        ),
+        ("quantform.testing.strategies", "payloads shapes words"),
         ("quantform.recipes", "head_order interleaved_heads untiled_heads import_importance"),
     ],
 )
-def test_what_recipes_call_is_public(package: str, names: str) -> None:
+def test_what_recipes_and_test_suites_call_is_public(package: str, names: str) -> None:
     module = importlib.import_module(package)
     for name in names.split():
         assert name in module.__all__

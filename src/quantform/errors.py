@@ -13,6 +13,7 @@ QuantformError
 │   ├── GGUFError                           a GGUF file breaks its own rules
 │   └── ArtifactError                       a .ninfer artifact breaks its own rules
 ├── OutputExistsError    (FileExistsError)  refusing to overwrite
+├── ConformanceError     (AssertionError)   code under test breaks a rule of the conformance kit
 └── MissingExtraError    (ImportError)      an optional dependency is absent; names the extra to install
 ```
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 __all__ = [
     "ArgumentError",
     "ArtifactError",
+    "ConformanceError",
     "FileError",
     "GGUFError",
     "MissingExtraError",
@@ -124,6 +126,10 @@ class ArtifactError(FileError):
 
 class OutputExistsError(QuantformError, FileExistsError):
     """An output path exists already and nobody said to replace it."""
+
+
+class ConformanceError(QuantformError, AssertionError):
+    """Code under test breaks a rule of the conformance kit; says which, where, expected and found."""
 
 
 class MissingExtraError(QuantformError, ImportError):

@@ -15,7 +15,7 @@ import typer
 
 from quantform._native import summary
 from quantform._version import __version__
-from quantform.cli import compare, convert, decode, formats, imatrix, inspect, onnx, verify
+from quantform.cli import compare, conform, convert, decode, formats, imatrix, inspect, onnx, verify
 from quantform.cli._output import plain
 from quantform.errors import ArgumentError, OutputExistsError, QuantformError, UnknownNameError
 
@@ -53,7 +53,7 @@ def _root(
     """Inspect, decode, convert and verify quantized weights, bit for bit."""
 
 
-for _module in (inspect, decode, convert, verify, compare, onnx, imatrix, formats):
+for _module in (inspect, decode, convert, verify, compare, onnx, imatrix, conform, formats):
     _module.register(app)
 
 

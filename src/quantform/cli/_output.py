@@ -53,8 +53,13 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
 
 
 @contextlib.contextmanager
-def progress_bar(title: str) -> Iterator[Progress]:
-    """A bar on standard error while the block runs, if that is a terminal; else nothing."""
+def progress_bar(title: str, *, steps: bool = False) -> Iterator[Progress]:
+    """A bar on standard error while the block runs, if that is a terminal; else nothing.
+
+    Args:
+        title: What is being done.
+        steps: Steps are counted, and not bytes.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         yield silent
         return
@@ -62,6 +67,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
@@ -71,8 +77,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
     columns = (
         TextColumn(title),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        *((MofNCompleteColumn(),) if steps else (DownloadColumn(), TransferSpeedColumn())),
         TimeRemainingColumn(),
         TextColumn("{task.fields[what]}", markup=False),
     )

@@ -1,0 +1,235 @@
+"""What is wrong with what a decoder or an encoder made of a vector, and which rule says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._rows import matrix_shape
+from quantform._scalars import FLOAT_OUTPUTS
+from quantform.errors import ArgumentError
+from quantform.formats import Words
+from quantform.layouts import LAYOUTS
+from quantform.testing.legal_words import arrays_of
+from quantform.testing.outputs import output_rules
+from quantform.testing.vectors import EncoderVector, Vector
+
+__all__ = ["Difference", "exercised", "values_differences", "words_difference"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first thing that is wrong about one vector by one rule.
+
+    Attributes:
+        rule: The rule's identifier.
+        vector: The vector's identifier.
+        output: The output type that was asked for; empty for an encoder.
+        problem: What is wrong, for short.
+        where: Which element, block or word; empty where the whole result is wrong.
+        expected: The value and its bits, or what else was expected.
+        found: The same of what was found.
+        detail: What else is known: what a program wrote to standard error.
+    """
+
+    rule: str
+    vector: str
+    output: str = ""
+    problem: str
+    where: str = ""
+    expected: str = ""
+    found: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        kind = f" as {self.output}" if self.output else ""
+        text = f"{self.vector}{kind}: {self.problem}"
+        text += f"; {self.where}" if self.where else ""
+        text += f"; expected {self.expected}, found {self.found}" if self.expected else ""
+        return text + (f"\n{self.detail}" if self.detail else "")
+
+
+def exercised(vector: Vector, output: str) -> dict[str, Array]:
+    """The elements of a vector by the rule that says what their conversion to an output type gives."""
+    if output == "float32":
+        return {}
+    return output_rules(output, vector.values[output], vector.values["float64"])
+
+
+def values_differences(
+    vector: Vector, output: str, found: object, right: npt.NDArray[np.bool_] | None
+) -> tuple[list[Difference], npt.NDArray[np.bool_] | None]:
+    """Compare values with those of a vector, bit for bit, NaN payloads aside.
+
+    Args:
+        vector: The vector.
+        output: The output type.
+        found: What the decoder gave.
+        right: Which binary32 values of the same vector were right; where they were, a fault is one of conversion.
+
+    Returns:
+        The first difference by each rule that is broken, and which elements are right; None if there are no elements to
+        compare because the result is no array of the type and shape.
+    """
+    expected = vector.values[output]
+    array = _as_output(found, output)
+    if array is None or array.shape != expected.shape:
+        kind = f"{getattr(found, 'dtype', type(found).__name__)} {list(getattr(found, 'shape', []))}"
+        wanted = f"{output} {list(expected.shape)}"
+        problem = "the result has the wrong type or shape"
+        return [_difference(vector, vector.rule, output, problem, expected=wanted, found=kind)], None
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        same = (_words(array) == _words(expected)) | (np.isnan(array) & np.isnan(expected))
+    if same.all():
+        return [], same
+    blamed = {vector.rule: ~same}
+    if right is not None:
+        converted = {rule: ~same & right & mask for rule, mask in exercised(vector, output).items()}
+        blamed = {vector.rule: ~same & ~right, **converted}
+    return [_value_difference(vector, rule, output, mask, array) for rule, mask in blamed.items() if mask.any()], same
+
+
+def _as_output(found: object, output: str) -> Array | None:
+    """`found` as an array of the output type; bfloat16 may come as plain 16-bit words."""
+    if not isinstance(found, (np.ndarray, np.generic)):
+        return None
+    array, wanted = np.asarray(found), FLOAT_OUTPUTS[output]
+    if output == "bfloat16" and (array.dtype == np.uint16 or array.dtype == np.dtype("V2")):
+        array = array.view(wanted)
+    return array if array.dtype == wanted else None
+
+
+def _words(values: Array) -> Array:
+    words: Array = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").reshape(values.shape)
+    return words
+
+
+def _value_difference(vector: Vector, rule: str, output: str, mask: Array, found: Array) -> Difference:
+    flat = int(np.argmax(mask))
+    index = [int(part) for part in np.unravel_index(flat, mask.shape)]
+    _, columns = matrix_shape(vector.shape)
+    row, column = divmod(flat, max(columns, 1))
+    block, lane = divmod(column, max(vector.block, 1))
+    expected = vector.values[output]
+    count = int(np.count_nonzero(mask))
+    return _difference(
+        vector,
+        rule,
+        output,
+        f"{count} of {mask.size} values differ",
+        where=f"element {index}: row {row}, block {block}, value {lane} of it",
+        expected=_shown(expected[tuple(index)]),
+        found=_shown(found[tuple(index)]),
+    )
+
+
+def _shown(value: np.generic) -> str:
+    """A number with its bits: `"-0.0 (0x80000000)"`."""
+    word = int(np.asarray(value).view(f"u{value.dtype.itemsize}"))
+    number = int(value) if value.dtype.kind in "iu" else float(value)
+    return f"{number!r} (0x{word:0{2 * value.dtype.itemsize}X})"
+
+
+def _difference(
+    vector: Vector | EncoderVector,
+    rule: str,
+    output: str,
+    problem: str,
+    *,
+    where: str = "",
+    expected: str = "",
+    found: str = "",
+) -> Difference:
+    return Difference(
+        rule=rule,
+        vector=vector.identifier,
+        output=output,
+        problem=problem,
+        where=where,
+        expected=expected,
+        found=found,
+    )
+
+
+def words_difference(vector: EncoderVector, found: object) -> Difference | None:
+    """Compare what an encoder made with the words of a vector.
+
+    Args:
+        vector: The vector.
+        found: A payload in the vector's layout, bytes or a uint8 vector; arrays of words by name; or `Words`.
+    """
+    if vector.payload is None:
+        return _difference(
+            vector, vector.rule, "", "the source was encoded", expected="a refusal", found=type(found).__name__
+        )
+    if isinstance(found, Words):
+        arrays: Mapping[str, Any] = arrays_of(found)
+    elif isinstance(found, Mapping):
+        arrays = found
+    else:
+        payload = _as_bytes(found)
+        if payload is None or payload.size != vector.payload.size:
+            size = type(found).__name__ if payload is None else f"{payload.size} bytes"
+            problem = "the payload has the wrong length"
+            return _difference(vector, vector.rule, "", problem, expected=f"{vector.payload.size} bytes", found=size)
+        divisors = vector.words["divisors"].size if "divisors" in vector.words else 1
+        arrays = arrays_of(LAYOUTS[vector.layout].unpack(payload, vector.format, vector.shape, divisors))
+        difference = _arrays_difference(vector, arrays)
+        wrong = np.flatnonzero(payload != vector.payload)
+        if difference is None and wrong.size:
+            at = int(wrong[0])
+            return _difference(
+                vector,
+                vector.rule,
+                "",
+                f"{wrong.size} bytes of padding differ",
+                where=f"byte {at} of the payload",
+                expected=f"0x{vector.payload[at]:02X}",
+                found=f"0x{payload[at]:02X}",
+            )
+        return difference
+    return _arrays_difference(vector, arrays)
+
+
+def _as_bytes(found: object) -> npt.NDArray[np.uint8] | None:
+    if isinstance(found, (bytes, bytearray, memoryview)):
+        return np.frombuffer(found, np.uint8)
+    if isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.ndim == 1:
+        return found
+    return None
+
+
+def _arrays_difference(vector: EncoderVector, arrays: Mapping[str, Any]) -> Difference | None:
+    missing = sorted(vector.words.keys() - arrays.keys())
+    if missing:
+        raise ArgumentError("the encoder gave no such words", where=vector.identifier, expected=", ".join(missing))
+    for name in sorted(vector.words, reverse=True):  # scales explain codes
+        expected, array = vector.words[name], np.asarray(arrays[name])
+        if array.shape != expected.shape or array.dtype != expected.dtype:
+            return _difference(
+                vector,
+                vector.rule,
+                "",
+                f"the {name} have the wrong type or shape",
+                expected=f"{expected.dtype} {list(expected.shape)}",
+                found=f"{array.dtype} {list(array.shape)}",
+            )
+        wrong = array != expected
+        if wrong.any():
+            index = [int(part) for part in np.unravel_index(int(np.argmax(wrong)), wrong.shape)]
+            return _difference(
+                vector,
+                vector.rule,
+                "",
+                f"{np.count_nonzero(wrong)} of {wrong.size} {name} differ",
+                where=f"{name}{index}",
+                expected=_shown(expected[tuple(index)]),
+                found=_shown(array[tuple(index)]),
+            )
+    return None

@@ -1,0 +1,182 @@
+"""The vectors as files: one `.npz` for each subject, the same arrays as plain files, and a manifest with digests.
+
+The bytes are the same on every machine. `docs/conformance.md` describes the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._progress import Progress, silent
+from quantform.errors import FileError, OutputExistsError
+from quantform.testing.kit import RULES, encoder_vectors, vectors
+from quantform.testing.vectors import EncoderVector, Vector
+
+__all__ = ["MANIFEST_VERSION", "export"]
+
+MANIFEST_VERSION = 1
+"""Goes up when the manifest's members change their meaning, or vectors change under the same identifier."""
+
+Array = npt.NDArray[Any]
+
+# zip files begin in 1980; the time is part of the bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def export(
+    directory: str | os.PathLike[str],
+    formats: str | Iterable[str] | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write the vectors of some profiles and formats, and give the manifest.
+
+    Args:
+        directory: Where to; it must not exist, or be empty. It appears complete or not at all.
+        formats: Names or shell patterns; None is all.
+        progress: Called with the number of vectors done.
+
+    Raises:
+        OutputExistsError: There is something.
+        FileError: The operating system refuses.
+        UnknownNameError: A pattern matches nothing.
+    """
+    target = Path(directory)
+    chosen: list[Vector | EncoderVector] = [*vectors(formats), *encoder_vectors(formats)]
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise OutputExistsError(
+            "the directory of the vectors is not empty", where=str(target), hint="Name one that does not exist yet"
+        )
+    if not target.absolute().parent.is_dir():
+        raise FileError("there is no directory to write to", where=str(target.absolute().parent))
+    staged = target.absolute().parent / f".quantform-{uuid.uuid4().hex}"
+    try:
+        staged.mkdir()
+        manifest = _Writer(staged).write(chosen, progress)
+        staged.replace(target)
+    except BaseException as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        if isinstance(error, OSError):
+            place = str(error.filename or target)
+            raise FileError("the vectors cannot be written", where=place, found=error.strerror) from error
+        raise
+    return manifest
+
+
+class _Writer:
+    """Writes arrays below a directory, each once: the vectors of `gguf_*` formats are those of their profiles."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[tuple[str, str, tuple[int, ...]], dict[str, Any]] = {}
+
+    def write(self, chosen: list[Vector | EncoderVector], progress: Progress) -> dict[str, Any]:
+        entries, archives = [], dict[str, dict[str, Array]]()
+        for number, vector in enumerate(chosen):
+            progress(number, len(chosen), vector.identifier)
+            subject, _, name = vector.identifier.rpartition("/")
+            stem = subject.replace(":", "/")
+            arrays = dict(_arrays(vector))
+            files = {key: self._file(f"{stem}/{name}.{key}", array) for key, array in arrays.items()}
+            own = any(record["file"].startswith(f"{stem}/{name}.") for record in files.values())
+            if own or not arrays:
+                archives.setdefault(stem, {}).update({f"{name}.{key}": array for key, array in arrays.items()})
+            entries.append({**_described(vector), "arrays": files})
+        bundles = {stem: self._archive(f"{stem}.npz", arrays) for stem, arrays in archives.items()}
+        used = {entry["rule"] for entry in entries}
+        manifest = {
+            "schema": "quantform-conformance",
+            "version": MANIFEST_VERSION,
+            "rules": {
+                rule.identifier: {"meaning": rule.meaning, "section": rule.section}
+                for rule in RULES.values()
+                if rule.identifier in used or rule.identifier.startswith("output.")
+            },
+            "archives": bundles,
+            "vectors": entries,
+        }
+        text = json.dumps(manifest, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+        (self._root / "manifest.json").write_text(text, "ascii", newline="\n")
+        return manifest
+
+    def _file(self, path: str, array: Array) -> dict[str, Any]:
+        data = _stored(array).tobytes()
+        key = hashlib.sha256(data).hexdigest(), array.dtype.name, array.shape
+        if key not in self._known:
+            self._put(path, data)
+            self._known[key] = {
+                "file": path,
+                "dtype": array.dtype.name,
+                "shape": list(array.shape),
+                "bytes": len(data),
+                "sha256": key[0],
+            }
+        return self._known[key]
+
+    def _archive(self, path: str, arrays: dict[str, Array]) -> dict[str, Any]:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                member = io.BytesIO()
+                np.lib.format.write_array(member, _stored(array), version=(1, 0), allow_pickle=False)
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy", _NO_TIME), member.getvalue())
+        data = buffer.getvalue()
+        self._put(path, data)
+        return {"file": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def _put(self, path: str, data: bytes) -> None:
+        file = self._root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def _stored(array: Array) -> Array:
+    """Little-endian and contiguous; bfloat16, which `.npy` lacks, as its 16-bit words."""
+    plain = array.view(np.uint16) if array.dtype.kind == "V" else array
+    return np.ascontiguousarray(plain.astype(plain.dtype.newbyteorder("<"), copy=False)).reshape(array.shape)
+
+
+def _arrays(vector: Vector | EncoderVector) -> Iterator[tuple[str, Array]]:
+    if isinstance(vector, Vector):
+        yield "payload", vector.payload
+        yield from vector.values.items()
+    else:
+        yield "values", vector.values
+        if "importance" in vector.parameters:
+            yield "importance", vector.parameters["importance"]
+        if vector.payload is not None:
+            yield "payload", vector.payload
+    for name, array in vector.words.items():
+        if name != "blocks":  # the payload itself
+            yield name, array
+
+
+def _described(vector: Vector | EncoderVector) -> dict[str, Any]:
+    common = {
+        "id": vector.identifier,
+        "rule": vector.rule,
+        "format": vector.format,
+        "layout": vector.layout or None,
+        "shape": list(vector.shape),
+    }
+    if isinstance(vector, Vector):
+        return {"kind": "decode", **common, "divisors": vector.divisors}
+    return {
+        "kind": "encode",
+        **common,
+        "method": vector.method,
+        "source": vector.source,
+        "negative_scales": bool(vector.parameters.get("negative_scales", False)),
+        "refused": vector.payload is None,
+    }
