@@ -51,7 +51,7 @@ _MODULES = {
     "session": "runtime",
     "session_options": "runtime",
 }
-_EXTRAS = {"onnx": "onnx", "onnx_ir": "onnx", "onnxruntime": "ort"}
+_EXTRAS = {"onnx": "onnx", "onnxruntime": "ort"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the module's own attributes
