@@ -153,7 +153,7 @@ bool rows_match(const Plane& plane, const Bytes& mask, const Bytes& expected) {
 
 std::size_t count_set(const Bytes& blocks, std::size_t block_bytes, std::size_t offset, std::size_t width,
                       std::uint32_t mask) {
-    require(width == 2 || width == 4, "no such word");
+    require(width == 1 || width == 2 || width == 4, "no such word");
     require(width <= block_bytes && offset <= block_bytes - width, "the field leaves the block");
     require(blocks.size() % block_bytes == 0, "these are not whole blocks");
     const nb::gil_scoped_release released;

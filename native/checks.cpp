@@ -43,6 +43,7 @@ bool rows_match(const std::uint8_t* first, std::ptrdiff_t stride, std::size_t ro
 
 std::size_t count_set(const std::uint8_t* blocks, std::size_t count, std::size_t block_bytes, const Field& field) {
     const std::uint8_t* first = blocks + field.offset;
+    if (field.width == 1) return count_words(first, count, block_bytes, static_cast<std::uint8_t>(field.mask));
     if (field.width == 2) return count_words(first, count, block_bytes, static_cast<std::uint16_t>(field.mask));
     return count_words(first, count, block_bytes, field.mask);
 }

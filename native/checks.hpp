@@ -16,7 +16,7 @@ bool rows_match(const std::uint8_t* first, std::ptrdiff_t stride, std::size_t ro
 /// A little-endian word of every block: where its bits of `mask` are all set, it is not finite.
 struct Field {
     std::size_t offset;
-    std::size_t width;  ///< 2 or 4 bytes
+    std::size_t width;  ///< 1, 2 or 4 bytes
     std::uint32_t mask;
 };
 

@@ -84,7 +84,8 @@ def test_illegal_words_are_found_only_by_looking_deep(tmp_path: Path, name: str)
     change(path, start + at, *word)
     assert qf.verify(path).ok
     (finding,) = qf.verify(path, deep=True).findings
-    assert finding.rule == "words"
+    assert finding.rule == ("divisor" if isinstance(record, Nvfp4Format) else "scale")
+    assert (finding.file, finding.offset) == (str(path), start + at)
     assert finding.object == "w"
     assert said in finding.problem.lower(), finding.problem
 
@@ -92,7 +93,9 @@ def test_illegal_words_are_found_only_by_looking_deep(tmp_path: Path, name: str)
 def test_row_numbers_in_findings_count_from_the_tensors_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE", 1024)  # a few rows at a time
+    monkeypatch.setattr(
+        importlib.import_module("quantform.layouts.layout"), "CHECKED_BYTES", 1024
+    )  # a few rows at a time
     path = tmp_path / "m.ninfer"
     record = FORMATS["q4_g64_fp16"]
     start = store(path, make_words(record, SHAPE, np.random.default_rng(3)))
@@ -102,6 +105,7 @@ def test_row_numbers_in_findings_count_from_the_tensors_first_row(
     change(path, start + plane.offset + 77 * plane.row_bytes + 2, 0x00, 0x80)
     (finding,) = qf.verify(path, deep=True).findings
     assert "row 77, group 1" in finding.problem
+    assert (finding.row, finding.group) == (77, 1)
 
 
 def test_padding_that_is_not_canonical_is_found(tmp_path: Path) -> None:
@@ -112,7 +116,7 @@ def test_padding_that_is_not_canonical_is_found(tmp_path: Path) -> None:
     change(path, start + 400, 1)
     (finding,) = qf.verify(path, deep=True).findings
     assert (finding.rule, finding.object) == ("padding", "w")
-    assert "byte 400 of the payload" in finding.problem
+    assert (finding.offset, finding.expected, finding.found) == (start + 400, "0x00", "0x01")
     assert qf.verify(path).ok
 
 
@@ -198,7 +202,7 @@ def fp8_checkpoint(directory: Path, scales: list[float], columns: int = 32) -> P
 
 def test_scales_rounded_to_bf16_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 + 2^-9 becomes 1, so that 448.875 becomes 448."""
-    monkeypatch.setattr(importlib.import_module("quantform.verify"), "_PIECE", 8)  # two scales at a time
+    monkeypatch.setattr(importlib.import_module("quantform.verify.against"), "_PIECE", 8)  # two scales at a time
     model = fp8_checkpoint(tmp_path / "m", [1, 2, 0.0625, 1 + 2**-9, 1])
     qf.convert(model, tmp_path / "m.ninfer")
     report = qf.verify(tmp_path / "m.ninfer", against=model)
@@ -287,7 +291,7 @@ def test_the_same_infinity_on_both_sides_is_no_difference(tmp_path: Path) -> Non
         tensors.append(
             qf.open(sb.model(tmp_path / name, {"w": np.array([[np.inf, -np.inf, np.nan, last]], np.float32)}))["w"]
         )
-    error = importlib.import_module("quantform.verify")._method_error(*tensors)
+    error = importlib.import_module("quantform.verify.against")._method_error(*tensors)
     assert (error.incomparable, error.max_abs, error.row, error.column) == (0, 0.5, 0, 3)
 
 

@@ -175,7 +175,19 @@ def test_verify_deep_finds_bytes_between_objects(run: Run, tmp_path: Path) -> No
     path.write_bytes(data)
     ran = run("verify", path, "--deep")
     assert ran.code == 1
-    assert "belongs to no object and is not zero" in ran.out
+    assert "a byte that belongs to no object is not zero" in ran.out
+
+
+def test_verify_reports_a_file_that_cannot_be_opened(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "truncated.gguf"
+    path.write_bytes(EXAMPLE.read_bytes()[:-5000])
+    ran = run("verify", path)
+    assert (ran.code, ran.err) == (1, "")
+    assert "ends beyond the file" in ran.out
+    assert "[open]" in ran.out
+    (finding,) = json.loads(run("verify", path, "--json").out)["findings"]
+    assert (finding["rule"], finding["object"]) == ("open", str(path))
+    assert run("verify", tmp_path / "nothing.gguf").code == 1
 
 
 # --- formats --------------------------------------------------------------------------------------------------------
@@ -208,7 +220,6 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "an empty file": (["inspect", "empty"], 1, "found an empty file"),
     "a part": (["inspect", "part"], 1, "a part of a .ninfer artifact"),
     "truncated": (["inspect", "truncated.gguf"], 1, "truncated.gguf"),
-    "truncated verify": (["verify", "truncated.gguf"], 1, "truncated.gguf"),
     "truncated convert": (["convert", "truncated.gguf", "x.ninfer"], 1, "truncated.gguf"),
     "no command": (["frobnicate"], 2, "No such command"),
     "no arguments": (["inspect"], 2, "Missing argument"),

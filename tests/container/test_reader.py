@@ -72,7 +72,7 @@ def test_an_object_across_files_is_joined(tmp_path: Path) -> None:
         assert artifact.files == (path, tmp_path / "second")
         assert artifact.view("a").tobytes() == PAYLOAD[:256]
         assert not artifact.view("a").flags.writeable
-        artifact.check_files()
+        artifact.check_file(1)
 
 
 def test_range_reads_end_where_the_payload_ends(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_missing_part_fails_only_what_needs_it(tmp_path: Path) -> None:
     (tmp_path / "second").unlink()
     with Artifact(path) as artifact:
         assert artifact.view("a").tobytes() == PAYLOAD[:256]
-        for touch in (lambda: artifact.view("b"), lambda: artifact.view("chat"), artifact.check_files):
+        for touch in (lambda: artifact.view("b"), lambda: artifact.view("chat"), lambda: artifact.check_file(1)):
             with pytest.raises(ArtifactError, match=r"second.*part 1 of the artifact is missing"):
                 touch()
 

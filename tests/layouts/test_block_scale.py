@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import ninfer_oracle as oracle
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, Nvfp4Words
 from quantform.layouts import LAYOUTS, block_scale, reader_of
-from words_maker import assert_same_words, make_words
+from words_maker import assert_same_words, faults_of, make_words
 
 LAYOUT = LAYOUTS["block_scale_k16_m128x4_v1"]
 NVFP4 = FORMATS["nvfp4"]
@@ -147,8 +148,28 @@ def test_scales_are_gathered_in_batches(monkeypatch: pytest.MonkeyPatch) -> None
     assert sizes == [4, 1536, 1536, 1536, 512]
 
 
-def test_there_is_no_padding() -> None:
-    def read(offset: int, out: np.ndarray) -> None:
-        pytest.fail(f"{out.size} bytes read at {offset}")
+def test_each_illegal_word_is_found_where_it_is() -> None:
+    """Every scale and divisor of a few tiles: the swizzle's way back, and each byte read once."""
+    words = make_words(FORMATS["nvfp4"], (512, 128), np.random.default_rng(5), 2)
+    assert isinstance(words, Nvfp4Words)
+    payload = LAYOUT.pack(words)
+    assert faults_of(LAYOUT, payload, "nvfp4", (512, 128), 2) == []
+    for row, group in ((0, 0), (31, 7), (32, 3), (127, 4), (128, 0), (300, 5), (511, 7)):
+        words.scales[row, group] |= 0x80
+        with mock.patch.object(type(words.format), "validate"):
+            changed = LAYOUT.pack(words)
+        (at,) = np.flatnonzero(changed != payload)
+        (fault,) = faults_of(LAYOUT, changed, "nvfp4", (512, 128), 2)
+        assert (fault.rule, fault.offset, fault.row, fault.group) == ("scale", int(at), row, group)
+        words.scales[row, group] &= 0x7F
+    payload[-1] |= 0x80
+    (fault,) = faults_of(LAYOUT, payload, "nvfp4", (512, 128), 2)
+    assert (fault.rule, fault.offset, fault.row, fault.divisor) == ("divisor", payload.size - 4, 256, 1)
+    times = np.zeros(payload.size, np.uint8)
 
-    assert LAYOUT.check_padding(read, "nvfp4", (256, 64), 2) == ()
+    def read(offset: int, out: np.ndarray) -> None:
+        times[offset : offset + out.size] += 1
+        reader_of(payload)(offset, out)
+
+    list(LAYOUT.faults(read, "nvfp4", (512, 128), 2))
+    assert times.min() == times.max() == 1

@@ -13,7 +13,7 @@ from quantform._rows import matrix_shape
 from quantform.errors import ArgumentError, UnknownNameError, WordsError
 from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat, GroupedFormat, Words, direct_format
 from quantform.layouts import LAYOUTS, Layout, reader_of
-from words_maker import PAIR_IDS, PAIRS, assert_same_words, divisors_of, fields, make_words, stored
+from words_maker import PAIR_IDS, PAIRS, assert_same_words, divisors_of, faults_of, fields, make_words, stored
 
 every_pair = pytest.mark.parametrize(("layout", "record"), PAIRS, ids=PAIR_IDS)
 REFUSED = [
@@ -57,7 +57,7 @@ def test_every_other_pair_is_refused(layout: Layout, record: Format) -> None:
         lambda: layout.encoded_size(record, shape),
         lambda: layout.unpack(np.zeros(1, np.uint8), record, shape),
         lambda: layout.words_of_rows(read, record, shape, [0]),
-        lambda: layout.check_padding(read, record, shape),
+        lambda: list(layout.faults(read, record, shape)),
         lambda: layout.pack(words),
     ):
         with pytest.raises(ArgumentError, match=problem):
@@ -88,7 +88,7 @@ def test_words_come_back(layout: Layout, record: Format, data: st.DataObject) ->
     back = layout.unpack(payload, record.name, words.shape, divisors)
     assert_same_words(back, words)
     back.validate()
-    assert layout.check_padding(reader_of(payload), record, words.shape, divisors) == ()
+    assert faults_of(layout, payload, record, words.shape, divisors) == []
 
 
 @every_pair
@@ -255,6 +255,6 @@ def test_golden_payloads(ninfer_vectors: dict[str, np.ndarray]) -> None:
             codes = codes[:, ::2] | codes[:, 1::2] << 4
             np.testing.assert_array_equal(arrays["divisors"].view(np.float32), ninfer_vectors[f"{stem}/divisors"])
         np.testing.assert_array_equal(arrays["codes"], codes)
-        assert layout.check_padding(reader_of(payload), record, bits.shape, divisors) == ()
+        assert faults_of(layout, payload, record, bits.shape, divisors) == []
         seen.add(record.name)
     assert len(seen) == 9

@@ -40,7 +40,7 @@ def test_peak_memory(name: str) -> None:
         "decode": words.decode,
         "pack": lambda: layout.pack(words),
         "unpack": lambda: layout.unpack(payload, record, SHAPE),
-        "check_padding": lambda: layout.check_padding(reader_of(payload), record, SHAPE),
+        "faults": lambda: list(layout.faults(reader_of(payload), record, SHAPE)),
     }
     if name != "fp32":  # whole arrays are NumPy's own to convert
         uses["decode to bfloat16"] = lambda: words.decode("bfloat16")

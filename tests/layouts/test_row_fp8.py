@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import ninfer_oracle as oracle
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, RowScaledWords
-from quantform.layouts import LAYOUTS, RowPlaneLayout, reader_of
-from words_maker import make_words
+from quantform.layouts import LAYOUTS, Fault, RowPlaneLayout, reader_of
+from words_maker import faults_of, make_words
 
 SCALE, INTERLEAVED = LAYOUTS["row_scale_v1"], LAYOUTS["row_interleaved_v1"]
 BF16, FP16 = FORMATS["fp8_e4m3fn_row_bf16"], FORMATS["fp8_e4m3fn_row_fp16"]
@@ -85,12 +85,8 @@ def test_the_gap_is_checked_and_never_needed() -> None:
     payload = SCALE.pack(words)
     payload[20] = 0xAB
     payload[255] = 1
-    (fault,) = SCALE.check_padding(reader_of(payload), BF16, (3, 5))
-    assert (fault.kind, fault.offset, fault.expected, fault.found, fault.count) == (
-        "the gap between planes",
-        20,
-        0,
-        0xAB,
-        2,
-    )
+    assert faults_of(SCALE, payload, BF16, (3, 5)) == [
+        Fault("padding", "the gap between planes is not canonical", 20, "0x00", "0xAB"),
+        Fault("padding", "the gap between planes is not canonical", 255, "0x00", "0x01"),
+    ]
     np.testing.assert_array_equal(SCALE.unpack(payload, BF16, (3, 5)).decode(), words.decode())

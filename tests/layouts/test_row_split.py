@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import ninfer_oracle as oracle
 from quantform.formats import FORMATS, GroupedFormat, GroupedWords
-from quantform.layouts import LAYOUTS, RowPlaneLayout, reader_of
-from words_maker import make_words
+from quantform.layouts import LAYOUTS, Fault, RowPlaneLayout, reader_of
+from words_maker import faults_of, make_words
 
 LAYOUT = LAYOUTS["row_split_k128_v1"]
 assert isinstance(LAYOUT, RowPlaneLayout)
@@ -132,15 +132,15 @@ def test_each_wrong_padding_bit_is_found_and_changes_no_word(name: str, seed: in
     assert isinstance(made, GroupedWords)
     assert isinstance(back, GroupedWords)
     same = np.array_equal(back.codes, made.codes) and np.array_equal(back.scales, made.scales)
-    faults = LAYOUT.check_padding(reader_of(payload), name, shape)
+    faults = [fault for fault in faults_of(LAYOUT, payload, name, shape) if fault.rule == "padding"]
     assert same == bool(faults)
     if faults:
-        assert [(fault.offset, fault.expected, fault.found, fault.count) for fault in faults] == [
-            (at, found, found ^ 1 << bit, 1)
+        assert [(fault.offset, fault.expected, fault.found) for fault in faults] == [
+            (at, f"0x{found:02X}", f"0x{found ^ 1 << bit:02X}")
         ]
 
 
-def test_faults_are_gathered_by_kind() -> None:
+def test_every_wrong_byte_of_padding_is_found() -> None:
     name, shape = "q5_g64_fp16", (40, 65)
     made = make_words(FORMATS[name], shape, np.random.default_rng(1))
     payload = LAYOUT.pack(made)
@@ -150,13 +150,13 @@ def test_faults_are_gathered_by_kind() -> None:
     payload[low.offset + 39 * low.row_bytes + 63] = 0x01
     payload[high.offset + 5 * high.row_bytes + 15] = 0x80
     payload[high.offset + 40 * high.row_bytes] = 7  # the gap
-    large = LAYOUT.check_padding(reader_of(payload), name, shape)
-    assert [(fault.kind, fault.offset, fault.count) for fault in large] == [
-        ("the gap between planes", high.offset + 40 * high.row_bytes, 1),
-        ("codes past the last column", low.offset + 3 * low.row_bytes + 33, 3),
+    code = "a code past the last column is not canonical"
+    assert faults_of(LAYOUT, payload, name, shape) == [
+        Fault("padding", "the gap between planes is not canonical", high.offset + 40 * high.row_bytes, "0x00", "0x07"),
+        Fault("padding", code, low.offset + 3 * low.row_bytes + 33, "0x00", "0x10", 3),
+        Fault("padding", code, low.offset + 39 * low.row_bytes + 63, "0x00", "0x01", 39),
+        Fault("padding", code, high.offset + 5 * high.row_bytes + 15, "0x00", "0x80", 5),
     ]
-    text = "byte 225 of the payload, codes past the last column: expected 0x00, found 0x10, the first of 3"
-    assert str(large[1]) == text
     assert scales.row_bytes == 4  # both groups are logical: no padding scales
 
 
@@ -166,33 +166,31 @@ def test_padding_scales() -> None:
     assert isinstance(LAYOUT, RowPlaneLayout)
     scales = LAYOUT.planes(FORMATS[name], shape)[-1]
     payload[scales.offset + 2 * scales.row_bytes + 7] = 0x3C
-    (fault,) = LAYOUT.check_padding(reader_of(payload), name, shape)
-    assert fault.kind == "scales past the last group"
-    assert (fault.offset, fault.expected, fault.found) == (scales.offset + 2 * scales.row_bytes + 7, 0, 0x3C)
+    (fault,) = faults_of(LAYOUT, payload, name, shape)
+    assert fault.problem == "a scale past the last group is not canonical"
+    at = scales.offset + 2 * scales.row_bytes + 7
+    assert (fault.offset, fault.expected, fault.found, fault.row) == (at, "0x00", "0x3C", 2)
 
 
-@pytest.mark.parametrize("shape", [(5000, 130), (2, 300_001)])
-def test_padding_is_read_in_pieces(shape: tuple[int, int]) -> None:
-    """Every row's end is seen, and no read is larger than a piece."""
+@pytest.mark.parametrize("shape", [(5000, 130), (2, 300_001), (2, 2**21 + 65)])
+def test_payloads_are_read_once_in_pieces(shape: tuple[int, int]) -> None:
+    """Every row's end is seen, no byte is read twice, and no read is much larger than a piece."""
     name = "q6_g64_fp16"
     payload = LAYOUT.pack(make_words(FORMATS[name], shape, np.random.default_rng(1)))
     assert isinstance(LAYOUT, RowPlaneLayout)
     low = LAYOUT.planes(FORMATS[name], shape)[0]
     ends = np.arange(1, shape[0] + 1) * low.row_bytes - 1
     payload[ends] ^= 0xFF
-    sizes: list[int] = []
+    times, sizes = np.zeros(payload.size, np.uint8), []
 
     def read(offset: int, out: np.ndarray) -> None:
         sizes.append(out.size)
+        times[offset : offset + out.size] += 1
         reader_of(payload)(offset, out)
 
-    (fault,) = LAYOUT.check_padding(read, name, shape)
-    assert (fault.offset, fault.count) == (int(ends[0]), shape[0])
-    assert max(sizes) <= 1 << 18
-
-
-def test_whole_rows_have_no_padding_to_read() -> None:
-    def read(offset: int, out: np.ndarray) -> None:
-        pytest.fail(f"{out.size} bytes read at {offset}")
-
-    assert LAYOUT.check_padding(read, "q4_g64_fp16", (4, 128)) == ()
+    found = list(LAYOUT.faults(read, name, shape, limit=2))
+    assert sum(faults.count for faults in found) == shape[0]
+    assert found[0].first[0].offset == int(ends[0])
+    assert max(len(faults.first) for faults in found) <= 2
+    assert max(sizes) <= 1 << 20
+    assert times.min() == times.max() == 1

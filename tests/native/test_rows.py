@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,10 +19,10 @@ from quantform._scalars import FLOAT_OUTPUTS
 from quantform.errors import ArgumentError, WordsError
 from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat, GroupedFormat, Nvfp4Format, Words, rows, tiled
 from quantform.formats.rows import all_legal
-from quantform.layouts import LAYOUTS, Layout, reader_of, row_split
+from quantform.layouts import LAYOUTS, Layout, row_split
 from quantform.layouts import layout as layout_module
 from quantform.packed import PROFILES, Profile, dequantize, nonfinite, nonfinite_scales
-from words_maker import PAIR_IDS, PAIRS, fields, make_words
+from words_maker import PAIR_IDS, PAIRS, faults_of, fields, make_words
 
 if _native.kernels is None:
     pytest.skip("no compiled kernels here", allow_module_level=True)
@@ -273,7 +272,7 @@ def test_planted_words_are_found(layout: Layout, record: Format, seed: int, colu
         assert all_legal(words.format.row_words(words))  # type: ignore[attr-defined]
         assert all_legal(layout.row_words(payload, record, shape, divisors))
     words.validate()
-    layout.check_words(reader_of(payload), record, shape, divisors)
+    assert faults_of(layout, payload, record, shape, divisors) == []
     if plant(words, rng):
         expected = failure(lambda: by_numpy(words.validate))
         assert expected
@@ -282,8 +281,11 @@ def test_planted_words_are_found(layout: Layout, record: Format, seed: int, colu
         if fits or record.name in {"q8_g32_fp16", "t2_g128_fp16"}:
             with mock.patch.object(type(record), "validate"):
                 payload = layout.pack(words)
-            stored = failure(lambda: layout.check_words(reader_of(payload), record, shape, divisors))
-            assert stored == failure(layout.unpack(payload, record, shape, divisors).validate) == expected
+            assert failure(layout.unpack(payload, record, shape, divisors).validate) == expected
+            stored = faults_of(layout, payload, record, shape, divisors)
+            assert stored == by_numpy(lambda: faults_of(layout, payload, record, shape, divisors))
+            assert stored[0].where.partition(", of rows")[0] in expected
+            assert stored[0].found in expected
 
 
 @every_tiled
@@ -302,8 +304,9 @@ def test_codes_under_zero_scales(layout: Layout, record: Format) -> None:
                 payload = layout.pack(words)
             expected = failure(lambda: by_numpy(words.validate))
             assert bool(expected) == (record.name != "q2_g64_fp16")
-            check = partial(layout.check_words, reader_of(payload), record, (5, 320))
-            assert failure(words.validate) == failure(check) == expected
+            assert failure(words.validate) == expected
+            stored = faults_of(layout, payload, record, (5, 320))
+            assert [(one.rule, one.row, one.column) for one in stored] == [("zero-scale", 3, column)] * bool(expected)
             arrays["codes"][3, column] = 0
 
 
@@ -316,8 +319,9 @@ def test_planted_padding_is_found(layout: Layout, record: Format, seed: int, col
     shape = (128, 64) if record.name == "nvfp4" else (int(rng.integers(1, 9)), columns)
     payload = layout.pack(make_words(record, shape, rng))
     payload[rng.integers(0, payload.size)] ^= 1 << rng.integers(0, 8)
-    found = layout.check_padding(reader_of(payload), record, shape)
-    assert found == by_numpy(lambda: layout.check_padding(reader_of(payload), record, shape))
+    every = faults_of(layout, payload, record, shape)
+    assert every == by_numpy(lambda: faults_of(layout, payload, record, shape))
+    found = [fault for fault in every if fault.rule == "padding"]
     before = layout.unpack(payload, record, shape)
     with mock.patch.object(type(record), "validate"):
         assert (len(found) == 1) == (not np.array_equal(layout.pack(before), payload))

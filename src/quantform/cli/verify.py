@@ -9,7 +9,7 @@ import typer
 
 from quantform._sizes import counted
 from quantform.cli._output import plain, print_json, print_table, progress_bar
-from quantform.verify import MethodError
+from quantform.verify import Finding, MethodError
 from quantform.verify import verify as run
 
 __all__ = ["register"]
@@ -31,34 +31,46 @@ def verify(
         bool,
         typer.Option(
             "--deep",
-            help="Read every byte: are all words legal, all padding canonical, all gaps zero.",
+            help="Read every byte once: are all words legal, all padding canonical, all gaps zero; are values finite.",
         ),
     ] = False,
     against: Annotated[
         Path | None,
         typer.Option("--against", metavar="SRC", help="Compare every tensor with the file it was made from."),
     ] = None,
+    max_findings: Annotated[
+        int, typer.Option("--max-findings", metavar="N", min=1, help="List at most N findings; all are counted.")
+    ] = 100,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for remarks too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
-    """Check FILE and exit with 1 if anything is wrong.
+    """Check FILE and exit with 1 if anything is wrong. Remarks are about what is allowed and worth a look.
 
     Without options only headers are read: structure, ranges, sizes, the parts of a split artifact.
     """
     with progress_bar("verifying") as progress:
-        report = run(file, deep=deep, against=against, progress=progress)
+        report = run(file, deep=deep, against=against, max_findings=max_findings, progress=progress)
     if json:
         print_json(report.as_dict())
     else:
-        for finding in report.findings:
-            typer.echo(plain(f"wrong: {finding}"))
+        _print_findings("wrong", report.findings, report.total)
+        _print_findings("remark", report.remarks, report.total_remarks)
         for line in report.notes:
             typer.echo(plain(line))
         if report.errors:
             _print_errors(report.errors)
-        verdict = "all right" if report.ok else f"{len(report.findings)} wrong"
+        verdict = "all right" if report.ok else f"{report.total} wrong"
         typer.echo(f"{plain(str(file))}: {verdict}")
-    if not report.ok:
+    if not report.ok or (strict and report.total_remarks):
         raise typer.Exit(1)
+
+
+def _print_findings(word: str, findings: list[Finding], total: int) -> None:
+    for finding in findings:
+        typer.echo(plain(f"{word}: {finding}"))
+    rest = total - sum(finding.count for finding in findings)
+    if rest > 0:
+        typer.echo(f"{word}: {rest} more, not listed")
 
 
 def _print_errors(errors: list[MethodError]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,7 +27,7 @@ from quantform.container.header import (
     entry_payload_start,
     unpack_header,
 )
-from quantform.container.split import PayloadMap
+from quantform.container.split import PayloadMap, Piece
 from quantform.errors import (
     ArgumentError,
     ArtifactError,
@@ -127,14 +127,22 @@ class Artifact(Closing):
             self._checked.add(id)
         return record
 
-    def check_files(self) -> None:
-        """Open every part, so that a missing or wrong one is found; payloads are not touched.
+    def check_file(self, index: int) -> None:
+        """Open a file of the artifact, so that a missing or wrong part is found; payloads are not touched.
 
         Raises:
-            ArtifactError: A part is missing, belongs to another artifact or has the wrong index or length.
+            ArtifactError: It is missing, belongs to another artifact or has the wrong index or length.
         """
-        for index in range(len(self.files)):
-            self._file(index)
+        self._file(index)
+
+    def pieces(self, offset: int, count: int) -> Iterator[Piece]:
+        """The bytes of the payload from `offset` on, cut where they go on in another file."""
+        return self._map.pieces(offset, count)
+
+    def locate(self, offset: int) -> tuple[Path, int]:
+        """The file that has a byte of the payload, and where in it."""
+        piece = next(self._map.pieces(offset, 1))
+        return self.files[piece.file], piece.offset
 
     def read_into(self, offset: int, out: Bytes) -> None:
         """Fill `out`, contiguous, with the payload's bytes from `offset` on, across files.

@@ -13,12 +13,12 @@ from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, DirectFormat
 from quantform.sources import NinferSource
 
-__all__ = ["DIVISOR", "Auxiliary", "auxiliary", "divisor_of", "stored_auxiliary"]
+__all__ = ["COLUMNS", "DIVISOR", "SIGNS", "SIGN_MULTIPLE", "Auxiliary", "auxiliary", "divisor_of", "stored_auxiliary"]
 
 DIVISOR = "activation_input_divisor"
 SIGNS = "hadamard_signs"
 COLUMNS = "input_columns"
-_SIGN_MULTIPLE = 1024
+SIGN_MULTIPLE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ def auxiliary(role: str, value: Any, columns: int) -> Auxiliary:  # noqa: ANN401
         raise ArgumentError(f"{role} takes one number a column", expected=[columns], found=list(given.shape))
     numbers = given.astype(np.float64)
     if role == SIGNS:
-        if columns % _SIGN_MULTIPLE:
+        if columns % SIGN_MULTIPLE:
             raise ArgumentError(
-                f"{role} is for whole transforms", expected=f"K a multiple of {_SIGN_MULTIPLE}", found=columns
+                f"{role} is for whole transforms", expected=f"K a multiple of {SIGN_MULTIPLE}", found=columns
             )
         _refuse(role, np.abs(numbers) != 1, numbers, "+1 or -1")
         return Auxiliary("bf16", (columns,), numbers.astype(ml_dtypes.bfloat16).view(np.uint16).astype("<u2").tobytes())

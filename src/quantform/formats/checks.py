@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,20 +69,29 @@ class Tally:
         problem: What is wrong with them.
         expected: What the rule admits.
         describe: Gives the place of the word at a row and a column of the array that was checked, and what is there.
+        rule: The rule's short name, where verification tells rules apart: `"code"`, `"scale"`, `"zero-scale"`,
+            `"divisor"`.
+        part: Which array was checked, `"codes"`, `"scales"` or `"divisors"`.
+        limit: How many places are remembered.
+        places: Row and column of the first of them.
     """
 
     problem: str
     expected: str
     describe: Callable[[int, int], tuple[str, str]]
+    rule: str = "code"
+    part: str = "codes"
+    limit: int = 1
     count: int = 0
-    first: tuple[int, int] = (0, 0)
+    places: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, bad: npt.NDArray[Any], row: int = 0, column: int = 0) -> None:
         """Count the bad places of one piece, a boolean matrix whose first element is at `row` and `column`."""
         number = int(np.count_nonzero(bad))
-        if number and not self.count:
-            down, right = divmod(int(np.argmax(bad)), bad.shape[1])
-            self.first = row + down, column + right
+        room = self.limit - len(self.places)
+        if number and room > 0:
+            some = [int(np.argmax(bad))] if room == 1 else np.flatnonzero(bad)[:room].tolist()
+            self.places += [(row + place // bad.shape[1], column + place % bad.shape[1]) for place in some]
         self.count += number
 
     def settle(self) -> None:
@@ -92,6 +101,6 @@ class Tally:
             WordsError: Names the first bad word and how many there are.
         """
         if self.count:
-            where, found = self.describe(*self.first)
+            where, found = self.describe(*self.places[0])
             number = "the only one" if self.count == 1 else f"the first of {self.count}"
             raise WordsError(self.problem, where=where, expected=self.expected, found=f"{found}, {number}")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS, Scalar, as_dtype, convert, output_dtype
-from quantform.formats.checks import require_array, words_of
+from quantform.formats.checks import Tally, require_array, words_of
 from quantform.formats.record import Format
 from quantform.formats.words import DirectWords, Words
 
@@ -22,9 +22,10 @@ class DirectFormat(Format):
 
     scalar: Scalar
 
-    def validate(self, words: Words, first_row: int = 0) -> None:  # noqa: ARG002 - nothing here can be wrong in a row
-        """Check the arrays; every word is legal."""
+    def tallies(self, words: Words, first_row: int = 0, limit: int = 1) -> tuple[Tally, ...]:  # noqa: ARG002
+        """No rules: the arrays are checked, and every word is legal."""
         self._words(words)
+        return ()
 
     def value_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
         """The scalar's own type, which is what None stands for, or an output type."""

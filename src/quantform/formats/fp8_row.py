@@ -34,16 +34,13 @@ class RowScaledFormat(TiledFormat):
     scale: Scalar
     infinity: int
 
-    def validate(self, words: Words, first_row: int = 0) -> None:
-        """Check codes, scales, and the codes of rows whose scale is zero.
+    def tallies(self, words: Words, first_row: int = 0, limit: int = 1) -> tuple[Tally, ...]:
+        """Codes that are NaN; scales with a sign or not finite; codes under zero scales that are no zero.
 
-        Raises:
-            ArgumentError: The arrays have the wrong type or shape.
-            WordsError: A code is NaN; a scale has its sign bit set or is not finite; a code under a zero scale is not a
-                zero of either sign.
+        See `Format.tallies`.
         """
         if all_legal(self.row_words(words)):
-            return
+            return ()
         fp8 = self._checked(words)
 
         def code_at(row: int, column: int) -> tuple[str, str]:
@@ -52,13 +49,18 @@ class RowScaledFormat(TiledFormat):
         def scale_at(row: int, _: int) -> tuple[str, str]:
             return f"row {first_row + row}", hex_word(int(fp8.scales[row]), self.scale)
 
-        nan = Tally(f"a code of {self.name} is NaN", "a finite E4M3FN word", code_at)
+        nan = Tally(f"a code of {self.name} is NaN", "a finite E4M3FN word", code_at, limit=limit)
         illegal = Tally(
             f"a scale of {self.name} is not legal",
             f"a finite {self.scale.name} word without sign, 0x0000 to 0x{self.infinity - 1:04X}",
             scale_at,
+            "scale",
+            "scales",
+            limit,
         )
-        unscaled = Tally(f"a code of {self.name} under a zero scale is not zero", "0x00 or 0x80", code_at)
+        unscaled = Tally(
+            f"a code of {self.name} under a zero scale is not zero", "0x00 or 0x80", code_at, "zero-scale", limit=limit
+        )
         illegal.add((fp8.scales >= self.infinity)[:, None])
         zero = fp8.scales == 0
         for rows, columns in tiles(*fp8.codes.shape):
@@ -66,9 +68,7 @@ class RowScaledFormat(TiledFormat):
             nan.add(magnitudes == _MAGNITUDE, rows.start, columns.start)
             if zero[rows].any():
                 unscaled.add(zero[rows, None] & (magnitudes != 0), rows.start, columns.start)
-        nan.settle()
-        illegal.settle()
-        unscaled.settle()
+        return nan, illegal, unscaled
 
     def row_words(self, words: Words) -> RowWords | None:
         """The codes as they are, and one scale a row."""

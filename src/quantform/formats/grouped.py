@@ -49,16 +49,13 @@ class GroupedFormat(TiledFormat):
         """Scales of a row of `columns` values."""
         return ceil_div(columns, self.group)
 
-    def validate(self, words: Words, first_row: int = 0) -> None:
-        """Check codes, scales, and the codes under zero scales.
+    def tallies(self, words: Words, first_row: int = 0, limit: int = 1) -> tuple[Tally, ...]:
+        """Codes outside `qmin .. qmax`; scales that are infinite, NaN or negative zero; codes under zero scales.
 
-        Raises:
-            ArgumentError: The arrays have the wrong type or shape.
-            WordsError: A code is outside `qmin .. qmax`; a scale is infinite or NaN, or negative zero; a code under a
-                zero scale is not zero. `any_finite_scale` lifts the last two.
+        `any_finite_scale` lifts the last two. See `Format.tallies`.
         """
         if all_legal(self.row_words(words)):
-            return
+            return ()
         codes, scales = self._matrices(words)
         # Some rows of a tensor are a matrix; a whole tensor of any rank has leading coordinates.
         shape = (first_row + codes.shape[0], words.shape[-1]) if first_row else words.shape
@@ -71,13 +68,18 @@ class GroupedFormat(TiledFormat):
         def scale_at(row: int, group: int) -> tuple[str, str]:
             return self._place(shape, first_row + row, group), hex_word(int(scales[row, group]), SCALARS["fp16"])
 
-        outside = Tally(f"a code of {self.name} is out of range", f"{self.qmin} to {self.qmax}", code_at)
+        outside = Tally(f"a code of {self.name} is out of range", f"{self.qmin} to {self.qmax}", code_at, limit=limit)
         illegal = Tally(
             f"a scale of {self.name} is not legal",
             "a finite binary16 word" if self.any_finite_scale else "a finite binary16 word, and no negative zero",
             scale_at,
+            "scale",
+            "scales",
+            limit,
         )
-        unscaled = Tally(f"a code of {self.name} under a zero scale is not zero", "0", code_at)
+        unscaled = Tally(
+            f"a code of {self.name} under a zero scale is not zero", "0", code_at, "zero-scale", limit=limit
+        )
         for rows, columns in tiles(codes.shape[0], codes.shape[1], self.group):
             tile = codes[rows, columns]
             outside.add((tile < self.qmin) | (tile > self.qmax), rows.start, columns.start)
@@ -86,14 +88,12 @@ class GroupedFormat(TiledFormat):
             bad = (multipliers & _EXPONENT) == _EXPONENT
             if not self.any_finite_scale:
                 bad |= multipliers == _NEGATIVE_ZERO
-                zero = (multipliers & ~np.uint16(_NEGATIVE_ZERO)) == 0
+                zero = multipliers == 0
                 if zero.any():
                     under = np.repeat(zero, self.group, axis=1)[:, : tile.shape[1]]
                     unscaled.add(under & (tile != 0), rows.start, columns.start)
             illegal.add(bad, rows.start, some.start)
-        outside.settle()
-        illegal.settle()
-        unscaled.settle()
+        return outside, illegal, unscaled
 
     def row_words(self, words: Words) -> RowWords | None:
         """Codes of one byte, and their scales."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,16 +38,11 @@ class Nvfp4Format(TiledFormat):
 
     group: int
 
-    def validate(self, words: Words, first_row: int = 0) -> None:
-        """Check scales and divisors; every code is legal.
-
-        Raises:
-            ArgumentError: The arrays have the wrong type or shape.
-            WordsError: A scale has its sign bit set or is NaN; a divisor is not finite and positive.
-        """
+    def tallies(self, words: Words, first_row: int = 0, limit: int = 1) -> tuple[Tally, ...]:
+        """Scales with their sign bit set or NaN; divisors that are not finite and positive. See `Format.tallies`."""
         fp4 = self._checked(words)
         if self.are_legal(fp4.scales, fp4.divisors):
-            return
+            return ()
         rows = words.shape[0]
 
         def scale_at(row: int, group: int) -> tuple[str, str]:
@@ -59,19 +55,35 @@ class Nvfp4Format(TiledFormat):
             )
             return place, hex_word(int(fp4.divisors[divisor]), SCALARS["fp32"])
 
-        scales = Tally(
-            f"a scale of {self.name} is not legal", "a finite E4M3FN word without sign, 0x00 to 0x7E", scale_at
-        )
+        scales, divisors = self.scale_tally(scale_at, limit), self.divisor_tally(divisor_at, limit)
         for some, columns in tiles(*fp4.scales.shape):
-            scales.add(fp4.scales[some, columns] > _LARGEST_SCALE, some.start, columns.start)
-        divisors = Tally(f"a divisor of {self.name} is not legal", "a finite positive binary32 word", divisor_at)
-        divisors.add(_illegal_divisors(fp4.divisors)[None, :])
-        scales.settle()
-        divisors.settle()
+            scales.add(self.illegal_scales(fp4.scales[some, columns]), some.start, columns.start)
+        divisors.add(self.illegal_divisors(fp4.divisors)[None, :])
+        return scales, divisors
+
+    def scale_tally(self, describe: Callable[[int, int], tuple[str, str]], limit: int = 1) -> Tally:
+        """The rule of scales, which nothing breaks yet."""
+        expected = "a finite E4M3FN word without sign, 0x00 to 0x7E"
+        return Tally(f"a scale of {self.name} is not legal", expected, describe, "scale", "scales", limit)
+
+    def divisor_tally(self, describe: Callable[[int, int], tuple[str, str]], limit: int = 1) -> Tally:
+        """The rule of divisors, which nothing breaks yet."""
+        expected = "a finite positive binary32 word"
+        return Tally(f"a divisor of {self.name} is not legal", expected, describe, "divisor", "divisors", limit)
+
+    def illegal_scales(self, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Which scale words break their rule."""
+        illegal: npt.NDArray[np.bool_] = words > _LARGEST_SCALE
+        return illegal
+
+    def illegal_divisors(self, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Which divisor words break their rule."""
+        illegal: npt.NDArray[np.bool_] = (words == 0) | (words > _LARGEST_DIVISOR)
+        return illegal
 
     def are_legal(self, scales: npt.NDArray[np.uint8], divisors: npt.NDArray[np.uint32]) -> bool:
         """Whether all these words are legal, in whatever order; False also where there are no compiled kernels."""
-        return none_above(scales, _LARGEST_SCALE) and not _illegal_divisors(divisors).any()
+        return none_above(scales, _LARGEST_SCALE) and not self.illegal_divisors(divisors).any()
 
     def row_words(self, words: Words) -> RowWords | None:
         """The words as they are, scales in natural order."""
@@ -121,11 +133,6 @@ class Nvfp4Format(TiledFormat):
                 found=count,
             )
         return fp4
-
-
-def _illegal_divisors(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    illegal: npt.NDArray[np.bool_] = (words == 0) | (words > _LARGEST_DIVISOR)
-    return illegal
 
 
 NVFP4 = Nvfp4Format(

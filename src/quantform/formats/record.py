@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from quantform._scalars import output_dtype
 
 if TYPE_CHECKING:
+    from quantform.formats.checks import Tally
     from quantform.formats.words import Words
 
 __all__ = ["Format"]
@@ -35,7 +37,6 @@ class Format(ABC):
     default_layout: str
     section: str
 
-    @abstractmethod
     def validate(self, words: Words, first_row: int = 0) -> None:
         """Check every word.
 
@@ -44,7 +45,26 @@ class Format(ABC):
             first_row: Where in the tensor the first row stands; errors count from there.
 
         Raises:
+            ArgumentError: The arrays have the wrong type or shape.
             WordsError: A word is not legal; names the first bad place and how many there are.
+        """
+        for tally in self.tallies(words, first_row):
+            tally.settle()
+
+    @abstractmethod
+    def tallies(self, words: Words, first_row: int = 0, limit: int = 1) -> Sequence[Tally]:
+        """Every rule with the words that break it, in the order in which `validate` names them.
+
+        Args:
+            words: The words of a tensor, or of some of its rows.
+            first_row: Where in the tensor the first row stands; places are described from there.
+            limit: How many places each rule remembers.
+
+        Returns:
+            Nothing where all words are legal; else the rules, of which some may be kept.
+
+        Raises:
+            ArgumentError: The arrays have the wrong type or shape.
         """
 
     def value_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import Rows, as_rows, runs
-from quantform._sizes import align_up, ceil_div
+from quantform._scalars import SCALARS
+from quantform._sizes import align_up
 from quantform.errors import ArgumentError
 from quantform.formats import Format, Nvfp4Format, Nvfp4Words, Words
-from quantform.formats.checks import words_of
+from quantform.formats.checks import Tally, hex_word, words_of
 from quantform.formats.rows import RowWords
+from quantform.layouts.faults import Fault, Faults, byte_faults, read_through
 from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, Plane, ReadInto, as_count, as_matrix, record_as
 
 __all__ = ["BlockScaleLayout", "equal_share"]
@@ -166,23 +169,28 @@ class BlockScaleLayout(Layout):
             divisors=data[end:].view("<f4").astype(np.float32),
         )
 
-    def _rows_together(self, format: Format, shape: tuple[int, ...]) -> int:
-        """Whole tiles."""
-        return align_up(super()._rows_together(format, shape), _TILE_ROWS)
-
-    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
-        """By the compiled kernels, in the order of the payload; where they say no, the words say why."""
-        count, columns = rows.stop - rows.start, shape[1]
-        codes = np.empty(count * columns // 2, np.uint8)
-        read(rows.start * columns // 2, codes)  # every code is legal, but must be there to be read
-        scales = np.empty(count * columns // 16, np.uint8)
-        read(_scale_offset(shape) + rows.start * columns // 16, scales)
-        share = shape[0] // divisors
-        first = rows.start // share
-        words = np.empty(ceil_div(rows.stop, share) - first, "<u4")
-        read(_divisor_offset(shape) + 4 * first, words.view(np.uint8))
-        if not record_as(format, Nvfp4Format).are_legal(scales, words.astype(np.uint32)):
-            super()._check_rows(read, format, shape, divisors, rows)
+    def faults(
+        self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1, *, limit: int = 1
+    ) -> Iterator[Faults]:
+        """Each plane in the order of its bytes; every code is legal."""
+        record, dimensions = self.check(format, shape, divisors)
+        nvfp4 = record_as(record, Nvfp4Format)
+        codes, divisor_offset = dimensions[0] * dimensions[1] // 2, _divisor_offset(dimensions)
+        for _ in read_through(read, 0, codes):
+            pass  # that they are there to be read
+        for offset, gap in read_through(read, codes, _scale_offset(dimensions)):
+            yield from byte_faults(gap, offset, "the gap between planes is not canonical", limit)
+        for offset, scales in read_through(read, _scale_offset(dimensions), divisor_offset):
+            if not nvfp4.are_legal(scales, np.ones(1, np.uint32)):
+                tally = nvfp4.scale_tally(_shown(scales, "e4m3fn"), limit)
+                tally.add(nvfp4.illegal_scales(scales)[None, :])
+                yield from _described(tally, offset, 1, lambda at: _scale_place(at, dimensions))
+        share = dimensions[0] // divisors
+        for offset, data in read_through(read, divisor_offset, divisor_offset + 4 * divisors, 4):
+            words = data.view("<u4").astype(np.uint32)
+            tally = nvfp4.divisor_tally(_shown(words, "fp32"), limit)
+            tally.add(nvfp4.illegal_divisors(words)[None, :])
+            yield from _described(tally, offset, 4, lambda at: _divisor_place(at, dimensions, share))
 
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         return _divisor_offset(shape) + 4 * divisors
@@ -194,6 +202,35 @@ class BlockScaleLayout(Layout):
         _in_quarters(scales, shape)[...] = _by_rows(data[_scale_offset(shape) : _divisor_offset(shape)], shape)
         words = data[_divisor_offset(shape) :].view("<u4").astype(np.uint32)
         return Nvfp4Words(format, shape, data[: rows * columns // 2].reshape(rows, columns // 2), scales, words)
+
+
+def _shown(words: npt.NDArray[Any], scalar: str) -> Callable[[int, int], tuple[str, str]]:
+    return lambda _, index: ("", hex_word(int(words[index]), SCALARS[scalar]))
+
+
+def _described(tally: Tally, begin: int, width: int, place: Callable[[int], dict[str, int]]) -> Iterator[Faults]:
+    """The faults of a vector of words that lie one after another."""
+    if tally.count:
+        first = []
+        for row, index in tally.places:
+            offset, found = begin + index * width, tally.describe(row, index)[1]
+            first.append(Fault(tally.rule, tally.problem, offset, tally.expected, found, **place(offset)))
+        yield Faults(tally.count, tuple(first))
+
+
+def _scale_place(offset: int, shape: tuple[int, ...]) -> dict[str, int]:
+    """Row and group of the scale at an offset in the payload."""
+    tile, at = divmod(offset - _scale_offset(shape), _TILE_ROWS * _TILE_COLUMNS // 16)
+    down, right = divmod(tile, shape[1] // _TILE_COLUMNS)
+    row_in_quarter, rest = divmod(at, 16)
+    quarter, group = divmod(rest, 4)
+    return {"row": down * _TILE_ROWS + quarter * 32 + row_in_quarter, "group": right * 4 + group}
+
+
+def _divisor_place(offset: int, shape: tuple[int, ...], share: int) -> dict[str, int]:
+    """The divisor at an offset in the payload, and the first of its rows."""
+    divisor = (offset - _divisor_offset(shape)) // 4
+    return {"row": divisor * share, "divisor": divisor}
 
 
 def _scale_offset(shape: tuple[int, ...]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from quantform._rows import matrix_shape
 from quantform._sizes import as_shape
 from quantform.formats import FORMATS, DirectFormat, DirectWords, Format, Words
 from quantform.formats.checks import words_of
-from quantform.layouts.layout import CHECKED_BYTES, Payload, Plane, ReadInto, RowPlaneLayout, record_as
+from quantform.layouts.faults import Faults, read_through
+from quantform.layouts.layout import Payload, Plane, ReadInto, RowPlaneLayout, record_as
 
 __all__ = ["ContiguousLayout"]
 
@@ -31,13 +32,19 @@ class ContiguousLayout(RowPlaneLayout):
         """One plane of words."""
         return (Plane(0, matrix_shape(shape)[1] * record_as(format, DirectFormat).scalar.nbytes),)
 
-    def check_words(self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1) -> None:
-        """Every word is legal; that they can all be read is what there is to check."""
+    def faults(
+        self,
+        read: ReadInto,
+        format: str | Format,
+        shape: Sequence[int],
+        divisors: int = 1,
+        *,
+        limit: int = 1,  # noqa: ARG002
+    ) -> Iterator[Faults]:
+        """None: every word is legal; that they can all be read is what there is to check."""
         record, dimensions = self.check(format, shape, divisors)
-        data = np.empty(CHECKED_BYTES, np.uint8)
-        size = self.encoded_size(record, dimensions)
-        for offset in range(0, size, CHECKED_BYTES):
-            read(offset, data[: size - offset])
+        for _ in read_through(read, 0, self.encoded_size(record, dimensions)):
+            yield from ()
 
     def pack(self, words: Words) -> Payload:
         """The words as little-endian bytes, without a copy where they are that already."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -11,7 +11,8 @@ from quantform._rows import ChosenRows, matrix_shape
 from quantform._sizes import as_shape
 from quantform.formats import FORMATS, BlockWords, Format, GgufFormat, Words
 from quantform.formats.checks import words_of
-from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, record_as
+from quantform.layouts.faults import Faults, read_through
+from quantform.layouts.layout import Payload, Plane, ReadInto, RowPlaneLayout, record_as
 from quantform.packed import dequantize_rows
 
 __all__ = ["GgufBlocksLayout"]
@@ -34,6 +35,21 @@ class GgufBlocksLayout(RowPlaneLayout):
     def planes(self, format: Format, shape: tuple[int, ...]) -> tuple[Plane, ...]:
         """One plane of blocks."""
         return (Plane(0, record_as(format, GgufFormat).row_bytes(matrix_shape(shape)[1])),)
+
+    def faults(
+        self,
+        read: ReadInto,
+        format: str | Format,
+        shape: Sequence[int],
+        divisors: int = 1,
+        *,
+        limit: int = 1,  # noqa: ARG002
+    ) -> Iterator[Faults]:
+        """None: every block is legal; they are read as whole blocks."""
+        record, dimensions = self.check(format, shape, divisors)
+        unit = record_as(record, GgufFormat).profile.bytes
+        for _ in read_through(read, 0, self.encoded_size(record, dimensions), unit):
+            yield from ()
 
     def pack(self, words: Words) -> Payload:
         """The blocks as they are, without a copy."""

@@ -17,13 +17,13 @@ from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape, runs
 from quantform._sizes import as_shape, fits_u64
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, Format, Words
+from quantform.formats.checks import Tally
 from quantform.formats.rows import RowWords, all_legal, decode_rows
+from quantform.layouts.faults import CHECKED_BYTES, WINDOW_COLUMNS, Fault, Faults, Piece, byte_faults
 
 __all__ = [
-    "CHECKED_BYTES",
     "PLANE_ALIGNMENT",
     "Layout",
-    "PaddingFault",
     "Payload",
     "Plane",
     "ReadInto",
@@ -32,6 +32,7 @@ __all__ = [
     "as_matrix",
     "reader_of",
     "record_as",
+    "scaled_windows",
 ]
 
 F = TypeVar("F", bound=Format)
@@ -42,9 +43,6 @@ ReadInto = Callable[[int, npt.NDArray[np.uint8]], None]
 
 PLANE_ALIGNMENT = 256
 """What the first byte of a plane is a multiple of, where a layout has several."""
-
-CHECKED_BYTES = 1 << 20
-"""Bytes checked at a time: they stay in the second-level cache between reading and checking."""
 
 # Values decoded at a time without kernels: few enough for the caches, and many enough to hide the loop's own cost.
 _DECODED_VALUES = 1 << 18
@@ -61,32 +59,6 @@ class Plane:
 
     offset: int
     row_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PaddingFault:
-    """Padding of one kind that is not what the layout writes. The words can be read all the same.
-
-    Attributes:
-        kind: Which padding it is: `"gap between planes"`, `"codes past the last column"`, ...
-        offset: The first wrong byte in the payload.
-        expected: What canonical padding has there.
-        found: What is there.
-        count: How many bytes of this padding are wrong.
-    """
-
-    kind: str
-    offset: int
-    expected: int
-    found: int
-    count: int
-
-    def __str__(self) -> str:
-        number = "the only one" if self.count == 1 else f"the first of {self.count}"
-        return (
-            f"byte {self.offset} of the payload, {self.kind}: "
-            f"expected 0x{self.expected:02X}, found 0x{self.found:02X}, {number}"
-        )
 
 
 def reader_of(payload: Payload) -> ReadInto:
@@ -318,42 +290,22 @@ class Layout(ABC):
         self.check(format, shape, divisors)
         return ()
 
-    def check_words(self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1) -> None:
-        """Check every word of a stored tensor, reading each byte once, a few rows at a time; see `Format.validate`.
+    @abstractmethod
+    def faults(
+        self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1, *, limit: int = 1
+    ) -> Iterator[Faults]:
+        """Everything that format and layout forbid of a stored tensor, each byte read once, a bounded number at a time.
 
         Args:
             read: Fills an array with the payload's bytes.
             format: The tensor's format.
             shape: The tensor's shape.
             divisors: The tensor's number of divisors.
+            limit: How many faults of one rule in one piece are described; all are counted.
 
-        Raises:
-            WordsError: A word is not legal; names the first bad place among the rows read together.
+        Yields:
+            The faults of one rule in one piece, pieces in the order in which they are read.
         """
-        record, dimensions = self.check(format, shape, divisors)
-        count = matrix_shape(dimensions)[0]
-        step = self._rows_together(record, dimensions)
-        for first in range(0, count, step):
-            self._check_rows(read, record, dimensions, divisors, slice(first, min(first + step, count)))
-
-    def check_padding(
-        self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1
-    ) -> tuple[PaddingFault, ...]:
-        """What is wrong with the padding of a stored tensor, one fault for each kind of padding; none if canonical.
-
-        Args:
-            read: Fills an array with the payload's bytes.
-            format: The tensor's format.
-            shape: The tensor's shape.
-            divisors: The tensor's number of divisors.
-        """
-        record, dimensions = self.check(format, shape, divisors)
-        faults: dict[str, PaddingFault] = {}
-        for fault in self._padding_faults(read, record, dimensions):
-            first = faults.get(fault.kind, fault)
-            count = fault.count + (first.count if fault.kind in faults else 0)
-            faults[fault.kind] = PaddingFault(first.kind, first.offset, first.expected, first.found, count)
-        return tuple(faults.values())
 
     def row_words(
         self,
@@ -389,9 +341,6 @@ class Layout(ABC):
         """How many rows are checked together."""
         return max(1, CHECKED_BYTES * matrix_shape(shape)[0] // max(1, self._size(format, shape, 1)))
 
-    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
-        self.words_of_rows(read, format, shape, rows, divisors).validate(rows.start)
-
     @abstractmethod
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:
         """Bytes of a checked tensor."""
@@ -399,15 +348,6 @@ class Layout(ABC):
     @abstractmethod
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> Words:
         """The words in a contiguous payload of a checked tensor, or of one without rows."""
-
-    def _padding_faults(
-        self,
-        read: ReadInto,  # noqa: ARG002
-        format: Format,  # noqa: ARG002
-        shape: tuple[int, ...],  # noqa: ARG002
-    ) -> Iterator[PaddingFault]:
-        """The faults of a checked tensor, by kind and then by rising offset; this layout pads nothing."""
-        yield from ()
 
     def _placed(
         self, words: Words, shape: Sequence[int], first: int, divisors: int = 1
@@ -520,27 +460,82 @@ class RowPlaneLayout(Layout):
         payload = self.take_rows(read, record, dimensions, chosen)
         return self._unpack(payload, record, (len(chosen), columns), divisors)
 
-    def _check_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...], divisors: int, rows: slice) -> None:
-        """By the compiled kernels on the rows' payload; where they say no, the words say why."""
-        payload = self.take_rows(read, format, shape, rows)
-        taken = rows.stop - rows.start, matrix_shape(shape)[1]
-        if not all_legal(self.row_words(payload, format, taken, divisors)):
-            self._unpack(payload, format, taken, divisors).validate(rows.start)
+    def faults(
+        self, read: ReadInto, format: str | Format, shape: Sequence[int], divisors: int = 1, *, limit: int = 1
+    ) -> Iterator[Faults]:
+        """By the compiled kernels on the payload of some rows; where they say no, the words say why."""
+        record, dimensions = self.check(format, shape, divisors)
+        for offset, count in self.gaps(record, dimensions):
+            gap = np.empty(count, np.uint8)
+            read(offset, gap)
+            yield from byte_faults(gap, offset, "the gap between planes is not canonical", limit)
+        for piece in self._pieces(read, record, dimensions):
+            if not all_legal(self.row_words(piece.payload, record, piece.shape, 1)):
+                for tally in record.tallies(self._unpack(piece.payload, record, piece.shape, 1), limit=limit):
+                    again = piece.column and not hasattr(record, "group") and tally.part == "scales"
+                    if tally.count and not again:  # a window of a row has the row's scale, as others before it
+                        some = (self._fault(record, dimensions, piece, tally, *place) for place in tally.places)
+                        yield Faults(tally.count, tuple(some))
+            yield from self._row_padding(record, dimensions, piece, limit)
+
+    def offset_of(self, format: str | Format, shape: Sequence[int], part: str, row: int, index: int) -> int:
+        """The byte of a word in the payload.
+
+        Args:
+            format: The tensor's format.
+            shape: The tensor's shape.
+            part: `"codes"` or `"scales"`.
+            row: The row.
+            index: The column of a code (where codes are split, its lower part is meant), the group of a scale.
+        """
+        record, dimensions = self.check(format, shape)
+        return self._offset_of(record, dimensions, part, row, index)
+
+    def _offset_of(self, format: Format, shape: tuple[int, ...], part: str, row: int, index: int) -> int:
+        raise NotImplementedError  # pragma: no cover - layouts without illegal words are not asked
+
+    def _pieces(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[Piece]:
+        """The payload as pieces of some rows; where rows are long, of a window of one row."""
+        count, columns = matrix_shape(shape)
+        if columns > WINDOW_COLUMNS:
+            for row in range(count):
+                yield from self._windows(read, format, shape, row)
+            return
+        step = self._rows_together(format, shape)
+        for first in range(0, count, step):
+            rows = slice(first, min(first + step, count))
+            yield Piece(self.take_rows(read, format, shape, rows), (rows.stop - first, columns), first)
+
+    def _windows(self, read: ReadInto, format: Format, shape: tuple[int, ...], row: int) -> Iterator[Piece]:
+        raise NotImplementedError  # pragma: no cover - layouts of plain spans are read through instead
+
+    def _row_padding(
+        self,
+        format: Format,  # noqa: ARG002
+        shape: tuple[int, ...],  # noqa: ARG002
+        piece: Piece,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+    ) -> Iterator[Faults]:
+        """The padding within the rows of a piece; this layout has none."""
+        yield from ()
+
+    def _fault(self, format: Format, shape: tuple[int, ...], piece: Piece, tally: Tally, row: int, index: int) -> Fault:
+        """The fault at a place of a tally, as a place of the whole tensor."""
+        found = tally.describe(row, index)[1]
+        group = getattr(format, "group", None)
+        row += piece.row
+        if tally.part == "codes":
+            index += piece.column
+            place = {"group": index // group if group else None, "column": index}
+        else:
+            index += piece.column // (group or 1) if group else 0
+            place = {"group": index if group else None}
+        offset = self._offset_of(format, shape, tally.part, row, index)
+        return Fault(tally.rule, tally.problem, offset, tally.expected, found, row, **place)
 
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         last = self.planes(format, shape)[-1]
         return last.offset + matrix_shape(shape)[0] * last.row_bytes
-
-    def _padding_faults(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[PaddingFault]:
-        """The gaps between the planes."""
-        for offset, count in self._gaps(format, shape):
-            if count:
-                gap = np.empty(count, np.uint8)
-                read(offset, gap)
-                wrong = np.flatnonzero(gap)
-                if wrong.size:
-                    first = int(wrong[0])
-                    yield PaddingFault("the gap between planes", offset + first, 0, int(gap[first]), wrong.size)
 
     def _gaps(self, format: Format, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         rows = matrix_shape(shape)[0]
@@ -548,3 +543,18 @@ class RowPlaneLayout(Layout):
         for plane in self.planes(format, shape):
             yield end, plane.offset - end
             end = plane.offset + rows * plane.row_bytes
+
+
+def scaled_windows(
+    layout: RowPlaneLayout, read: ReadInto, format: Format, shape: tuple[int, ...], row: int
+) -> Iterator[Piece]:
+    """The windows of a row whose codes are one byte each, ahead of its one scale of two bytes; each has that scale."""
+    scale = np.empty(2, np.uint8)
+    read(layout.offset_of(format, shape, "scales", row, 0), scale)
+    begin, columns = layout.offset_of(format, shape, "codes", row, 0), shape[1]
+    for column in range(0, columns, WINDOW_COLUMNS):
+        width = min(WINDOW_COLUMNS, columns - column)
+        payload = np.zeros(layout.encoded_size(format, (1, width)), np.uint8)
+        read(begin + column, payload[:width])
+        payload[-2:] = scale
+        yield Piece(payload, (1, width), row, column)

@@ -8,6 +8,7 @@ from quantform._rows import Rows
 from quantform._sizes import fits_u64
 from quantform.errors import ArgumentError
 from quantform.formats import Format, Words
+from quantform.layouts.faults import Faults
 from quantform.layouts.layout import Layout, Payload, ReadInto
 
 __all__ = ["RawBytesLayout"]
@@ -50,6 +51,18 @@ class RawBytesLayout(Layout):
     ) -> Iterator[tuple[int, Payload]]:
         """Refuse every tensor."""
         raise self._refusal(words.format)
+
+    def faults(
+        self,
+        read: ReadInto,  # noqa: ARG002
+        format: str | Format,
+        shape: Sequence[int],  # noqa: ARG002
+        divisors: int = 1,  # noqa: ARG002
+        *,
+        limit: int = 1,  # noqa: ARG002
+    ) -> Iterator[Faults]:
+        """Refuse every tensor."""
+        raise self._refusal(format)
 
     def spans(
         self,

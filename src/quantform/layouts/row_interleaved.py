@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from quantform.formats import Format, RowScaledWords, Words
 from quantform.formats.checks import words_of
 from quantform.formats.rows import RowWords
-from quantform.layouts.layout import Payload, Plane, RowPlaneLayout, as_matrix
+from quantform.layouts.faults import Piece
+from quantform.layouts.layout import Payload, Plane, ReadInto, RowPlaneLayout, as_matrix, scaled_windows
 
 __all__ = ["RowInterleavedLayout"]
 
@@ -45,6 +46,12 @@ class RowInterleavedLayout(RowPlaneLayout):
         """Codes and multipliers of the records."""
         records = data.reshape(shape[0], shape[1] + 2)
         return RowWords(format.name, shape[1], records[:, :-2], None, records[:, -2:])
+
+    def _offset_of(self, format: Format, shape: tuple[int, ...], part: str, row: int, index: int) -> int:  # noqa: ARG002
+        return row * (shape[1] + 2) + (index if part == "codes" else shape[1])
+
+    def _windows(self, read: ReadInto, format: Format, shape: tuple[int, ...], row: int) -> Iterator[Piece]:
+        return scaled_windows(self, read, format, shape, row)
 
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowScaledWords:  # noqa: ARG002
         """The codes are a view of the payload, with the multipliers between the rows."""

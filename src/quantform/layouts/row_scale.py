@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +10,16 @@ from quantform._sizes import align_up
 from quantform.formats import Format, RowScaledWords, Words
 from quantform.formats.checks import words_of
 from quantform.formats.rows import RowWords
-from quantform.layouts.layout import PLANE_ALIGNMENT, Payload, Plane, RowPlaneLayout, as_matrix
+from quantform.layouts.faults import Piece
+from quantform.layouts.layout import (
+    PLANE_ALIGNMENT,
+    Payload,
+    Plane,
+    ReadInto,
+    RowPlaneLayout,
+    as_matrix,
+    scaled_windows,
+)
 
 __all__ = ["RowScaleLayout"]
 
@@ -49,6 +58,13 @@ class RowScaleLayout(RowPlaneLayout):
         return RowWords(
             format.name, shape[1], data[:end].reshape(shape), None, data[scales.offset :].reshape(shape[0], 2)
         )
+
+    def _offset_of(self, format: Format, shape: tuple[int, ...], part: str, row: int, index: int) -> int:
+        codes, scales = self.planes(format, shape)
+        return row * codes.row_bytes + index if part == "codes" else scales.offset + 2 * row
+
+    def _windows(self, read: ReadInto, format: Format, shape: tuple[int, ...], row: int) -> Iterator[Piece]:
+        return scaled_windows(self, read, format, shape, row)
 
     def _unpack(self, data: Payload, format: Format, shape: tuple[int, ...], divisors: int) -> RowScaledWords:  # noqa: ARG002
         """The codes are a view of the payload."""

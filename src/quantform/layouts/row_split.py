@@ -13,10 +13,10 @@ from quantform.formats import FORMATS, Format, GroupedFormat, GroupedWords, Word
 from quantform.formats.checks import words_of
 from quantform.formats.rows import RowWords
 from quantform.formats.tiles import tiles
+from quantform.layouts.faults import WINDOW_COLUMNS, Fault, Faults, Piece
 from quantform.layouts.lanes import pack_lanes, unpack_lanes
 from quantform.layouts.layout import (
     PLANE_ALIGNMENT,
-    PaddingFault,
     Payload,
     Plane,
     ReadInto,
@@ -30,8 +30,6 @@ __all__ = ["RowSplitLayout"]
 Bytes = npt.NDArray[np.uint8]
 
 _ROW_MULTIPLE = 128
-# Bytes of a plane that are read at a time to look at the ends of its rows.
-_READ_BYTES = 1 << 18
 
 
 class RowSplitLayout(RowPlaneLayout):
@@ -108,22 +106,43 @@ class RowSplitLayout(RowPlaneLayout):
             for plane, end in zip(planes, ends, strict=True)
         ]
 
-    def _padding_faults(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[PaddingFault]:
-        """The gaps, the lanes past the last column, and the scales past the last group."""
-        yield from super()._padding_faults(read, format, shape)
+    def _offset_of(self, format: Format, shape: tuple[int, ...], part: str, row: int, index: int) -> int:
+        codes, *_, scales = self.planes(format, shape)
+        if part == "scales":
+            return scales.offset + row * scales.row_bytes + 2 * index
+        return codes.offset + row * codes.row_bytes + index * _parts(record_as(format, GroupedFormat))[0][1] // 8
+
+    def _windows(self, read: ReadInto, format: Format, shape: tuple[int, ...], row: int) -> Iterator[Piece]:
+        """Whole multiples of 128 lanes: the bytes of each are those of a matrix of its own."""
+        columns = shape[1]
+        for column in range(0, columns, WINDOW_COLUMNS):
+            width = min(WINDOW_COLUMNS, columns - column)
+            payload = np.zeros(self.encoded_size(format, (1, width)), np.uint8)
+            for source, target in zip(self.planes(format, shape), self.planes(format, (1, width)), strict=True):
+                skipped = source.row_bytes * column // align_up(columns, _ROW_MULTIPLE)
+                span = payload[target.offset : target.offset + target.row_bytes]
+                read(source.offset + row * source.row_bytes + skipped, span)
+            yield Piece(payload, (1, width), row, column)
+
+    def _row_padding(self, format: Format, shape: tuple[int, ...], piece: Piece, limit: int) -> Iterator[Faults]:
+        """The lanes past the last column, and the scales past the last group."""
         grouped = record_as(format, GroupedFormat)
-        *codes, scales = self.planes(format, shape)
-        rows, columns = shape
-        padding = np.zeros((1, align_up(columns, _ROW_MULTIPLE) - columns // 8 * 8), np.uint8)
-        padding[:, columns % 8 :] = 1
-        for plane, (shift, bits) in zip(codes, _parts(grouped), strict=True):
-            ones = (1 << bits) - 1
-            mask = pack_lanes(padding * np.uint8(ones), bits)[0]
-            zeros = pack_lanes(padding * np.uint8(grouped.code_offset >> shift & ones), bits)[0]
-            yield from _row_end_faults(read, plane, rows, "codes past the last column", mask, zeros)
+        _, columns = piece.shape
+        lanes = align_up(columns, _ROW_MULTIPLE) - columns // 8 * 8
+        *codes, scales = self._views(piece.payload, format, piece.shape)
+        *planes, scale_plane = self.planes(format, shape)
+        if columns % _ROW_MULTIPLE:
+            padding = np.zeros((1, lanes), np.uint8)
+            padding[:, columns % 8 :] = 1
+            for plane, view, (shift, bits) in zip(planes, codes, _parts(grouped), strict=True):
+                ones = (1 << bits) - 1
+                mask = pack_lanes(padding * np.uint8(ones), bits)[0]
+                zeros = pack_lanes(padding * np.uint8(grouped.code_offset >> shift & ones), bits)[0]
+                yield from _row_end_faults(plane, view, piece.row, "a code past the last column", mask, zeros, limit)
         logical = 2 * grouped.groups(columns)
-        mask = np.full(scales.row_bytes - logical, 0xFF, np.uint8)
-        yield from _row_end_faults(read, scales, rows, "scales past the last group", mask, np.zeros_like(mask))
+        mask = np.full(scales.shape[1] - logical, 0xFF, np.uint8)
+        kind = "a scale past the last group"
+        yield from _row_end_faults(scale_plane, scales, piece.row, kind, mask, np.zeros_like(mask), limit)
 
 
 def _parts(format: GroupedFormat) -> tuple[tuple[int, int], ...]:
@@ -148,23 +167,21 @@ def _to_codes(words: Bytes, format: GroupedFormat) -> npt.NDArray[np.int8]:
 
 
 def _row_end_faults(
-    read: ReadInto, plane: Plane, rows: int, kind: str, mask: Bytes, expected: Bytes
-) -> Iterator[PaddingFault]:
-    """Compare the end of every row of a plane with what it should be, in the bits of the mask."""
+    plane: Plane, view: Bytes, row: int, kind: str, mask: Bytes, expected: Bytes, limit: int
+) -> Iterator[Faults]:
+    """Compare the ends of rows with what they should be, in the bits of the mask; the rows' ends are the plane's."""
     if not mask.any():
         return
-    start = plane.row_bytes - mask.size
-    step = max(1, _READ_BYTES // plane.row_bytes)
-    data = np.zeros((min(step, rows), plane.row_bytes), np.uint8)
-    for first in range(0, rows, step):
-        some = data[: min(step, rows - first)]
-        read(plane.offset + first * plane.row_bytes + start, some.reshape(-1)[start:])
-        ends = some[:, start:]
-        if kernels is not None and kernels.rows_match(ends, mask, expected):
-            continue
-        wrong = np.flatnonzero((ends ^ expected) & mask)
-        if wrong.size:
-            row, byte = divmod(int(wrong[0]), mask.size)
-            there, keep = int(ends[row, byte]), int(~mask[byte])
-            offset = plane.offset + (first + row) * plane.row_bytes + start + byte
-            yield PaddingFault(kind, offset, int(expected[byte]) | there & keep, there, wrong.size)
+    ends = view[:, view.shape[1] - mask.size :]
+    if kernels is not None and kernels.rows_match(ends, mask, expected):
+        return
+    wrong = np.flatnonzero((ends ^ expected) & mask)
+    if wrong.size:
+        first = []
+        for place in wrong[:limit].tolist():
+            down, byte = divmod(place, mask.size)
+            there, keep = int(ends[down, byte]), int(~mask[byte])
+            offset = plane.offset + (row + down + 1) * plane.row_bytes - mask.size + byte
+            right = f"0x{int(expected[byte]) | there & keep:02X}"
+            first.append(Fault("padding", f"{kind} is not canonical", offset, right, f"0x{there:02X}", row + down))
+        yield Faults(wrong.size, tuple(first))

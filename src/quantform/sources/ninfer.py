@@ -175,16 +175,6 @@ class NinferTensor(Tensor):
                 at += end - first
         return out
 
-    def check_words(self) -> None:
-        """Check every word of the payload, reading each byte once; see `Layout.check_words`.
-
-        Raises:
-            WordsError: A word is not legal.
-            UnsupportedError: The parts cannot be joined into one payload.
-            ArtifactError: An object cannot be used.
-        """
-        self._joined().check_words()
-
     @property
     def _where(self) -> str:
         return f"{self._artifact.path}, tensor {self.name!r}"

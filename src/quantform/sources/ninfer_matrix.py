@@ -178,10 +178,6 @@ class Matrix:
         rows = np.minimum(begins + share, end) - np.maximum(begins, first)
         return DivisorRuns(rows, words.astype(np.uint32))
 
-    def check_words(self) -> None:
-        """Check every word; see `Layout.check_words`."""
-        LAYOUTS[self.layout].check_words(self.read_into, self.format, self.shape, self.divisors)
-
     def decode_into(self, begin: int, end: int, out: npt.NDArray[Any]) -> None:
         """Decode elements `[begin, end)` into a vector of as many."""
         if isinstance(FORMATS.get(self.format), DirectFormat):

@@ -17,13 +17,13 @@ from quantform.formats import FORMATS, Nvfp4Words
 from quantform.formats.checks import Tally, hex_word
 from quantform.layouts.block_scale import equal_share
 from quantform.sources._protocol import Tensor
+from quantform.sources.conventions.part_rules import E4M3FN_SCALE, POSITIVE, PartRule
 from quantform.sources.conventions.weight import Chosen, QuantizedWeight, positive_scalar, require, row_words
 from quantform.sources.divisors import DivisorRuns
 
 __all__ = ["Nvfp4Weight"]
 
 _GROUP = 16
-_LARGEST_SCALE = 0x7E
 
 
 class Nvfp4Weight(QuantizedWeight):
@@ -69,6 +69,18 @@ class Nvfp4Weight(QuantizedWeight):
                 experts = tuple(bank)
                 one = not bank or parts[part].size == 1
                 require(self, part, ("fp32",), () if one else (experts, (*experts, 1), (*experts, 1, 1)))
+
+    def part_rules(self) -> dict[str, PartRule]:
+        """Scales that are finite and have no sign, and positive divisors; a multiplier's reciprocal is the divisor."""
+        divisor = PartRule(POSITIVE.rule, POSITIVE.problem, POSITIVE.expected, self._illegal)
+        return {"scales": E4M3FN_SCALE, "global": divisor, "input": divisor}
+
+    def _illegal(self, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        illegal = POSITIVE.breaks(words)
+        if self._reciprocal:
+            with np.errstate(all="ignore"):
+                illegal |= ~np.isfinite(np.float32(1) / words.view(np.float32))
+        return illegal
 
     def divisor_runs(self) -> DivisorRuns:
         """The divisor of each expert; neighbours of equal divisors are one run, and a matrix is one."""
@@ -116,6 +128,6 @@ def _check_scales(weight: QuantizedWeight, chosen: Chosen, scales: npt.NDArray[n
         place = f"{weight.where('scales')}, row {int(chosen[row])}, group {group}"
         return place, hex_word(int(scales[row, group]), SCALARS["e4m3fn"])
 
-    tally = Tally("a scale of the weight is not legal", "a finite E4M3FN word without sign, 0x00 to 0x7E", scale_at)
-    tally.add(scales > _LARGEST_SCALE)
+    tally = Tally(E4M3FN_SCALE.problem, E4M3FN_SCALE.expected, scale_at)
+    tally.add(E4M3FN_SCALE.breaks(scales))
     tally.settle()

@@ -20,12 +20,18 @@ from quantform.formats import FORMATS, RowScaledWords
 from quantform.formats.checks import Tally, hex_word
 from quantform.formats.small_floats import E2M1, E4M3FN
 from quantform.sources._protocol import Tensor
+from quantform.sources.conventions.part_rules import (
+    E4M3FN_CODE,
+    EXPONENT_SCALE,
+    FLOAT_SCALE,
+    ZERO_POINT,
+    PartRule,
+)
 from quantform.sources.conventions.weight import Chosen, QuantizedWeight, flat_words, require, row_words
 
 __all__ = ["RowScaledWeight", "ScaledWeight"]
 
 _MAGNITUDE = 0x7F
-_EXPONENT_NAN = 0xFF
 _EXPONENTS = ("uint8", "e8m0")
 _FLOATS = ("bf16", "fp32")
 _BF16_INFINITY = 0x7F80
@@ -74,6 +80,11 @@ class ScaledWeight(QuantizedWeight):
         require(self, "codes", ("uint8",) if packed else ("e4m3fn",), (codes.shape,))
         require(self, "scales", _EXPONENTS if exponents else _FLOATS, self._scale_shapes(tuple(leading)))
         self._zero_checked = "zero" not in parts
+
+    def part_rules(self) -> dict[str, PartRule]:
+        """Codes that are no NaN, scales that are finite and have no sign, zero points that are zero."""
+        rules = {"scales": EXPONENT_SCALE if self._exponents else FLOAT_SCALE, "zero": ZERO_POINT}
+        return rules if self._packed else {"codes": E4M3FN_CODE, **rules}
 
     def check_zero_points(self) -> None:
         """Check that zero points, where there are any, are all zero: then they change no value.
@@ -143,8 +154,8 @@ class ScaledWeight(QuantizedWeight):
             place = f"{self.where('codes')}, row {int(chosen[row])}, column {column}"
             return place, hex_word(int(words[row, column]), SCALARS["e4m3fn"])
 
-        tally = Tally("a code of the weight is NaN", "a finite E4M3FN word", code_at)
-        tally.add((words & _MAGNITUDE) == _MAGNITUDE)
+        tally = Tally(E4M3FN_CODE.problem, E4M3FN_CODE.expected, code_at)
+        tally.add(E4M3FN_CODE.breaks(words))
         tally.settle()
 
     def _scales(self, chosen: Chosen) -> npt.NDArray[np.float32]:
@@ -160,7 +171,7 @@ class ScaledWeight(QuantizedWeight):
         words = [flat_words(tensor, first * across, end * across) for first, end in runs(needed)]
         joined = np.concatenate(words).reshape(len(needed), across) if words else np.zeros((0, across), np.uint8)
         scales = self._scale_values(joined)
-        self._check_scales(needed, joined, scales)
+        self._check_scales(needed, joined)
         return scales[inverse]
 
     def _scale_values(self, words: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -168,21 +179,16 @@ class ScaledWeight(QuantizedWeight):
         values: npt.NDArray[np.float32] = words.view(dtype).astype(np.float32)
         return values
 
-    def _check_scales(
-        self, needed: npt.NDArray[np.int64], words: npt.NDArray[Any], scales: npt.NDArray[np.float32]
-    ) -> None:
+    def _check_scales(self, needed: npt.NDArray[np.int64], words: npt.NDArray[Any]) -> None:
         tensor = self.parts["scales"]
 
         def scale_at(row: int, column: int) -> tuple[str, str]:
             place = f"{self.where('scales')}, scale row {int(needed[row])}, scale column {column}"
             return place, hex_word(int(words[row, column]), SCALARS["e8m0" if self._exponents else tensor.format])
 
-        tally = Tally(
-            "a scale of the weight is not legal",
-            "an exponent, 0x00 to 0xFE" if self._exponents else "a finite number without sign",
-            scale_at,
-        )
-        tally.add(words == _EXPONENT_NAN if self._exponents else ~np.isfinite(scales) | np.signbit(scales))
+        rule = EXPONENT_SCALE if self._exponents else FLOAT_SCALE
+        tally = Tally(rule.problem, rule.expected, scale_at)
+        tally.add(rule.breaks(words))
         tally.settle()
 
 

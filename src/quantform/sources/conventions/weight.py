@@ -14,6 +14,7 @@ from quantform._sizes import product
 from quantform.errors import ArgumentError, FileError, QuantformError, UnsupportedError, WordsError
 from quantform.formats import DirectWords, Words
 from quantform.sources._protocol import Tensor
+from quantform.sources.conventions.part_rules import PartRule
 
 __all__ = [
     "BrokenWeight",
@@ -96,6 +97,10 @@ class QuantizedWeight(Tensor):
         for first in range(0, len(chosen), step):
             matrix[first : first + step] = convert(self._values(chosen[first : first + step]), wanted)
         return out
+
+    def part_rules(self) -> dict[str, PartRule]:
+        """The rule of each of its tensors in which not every word is legal, by role."""
+        return {}
 
     def payload(self) -> npt.NDArray[np.uint8]:
         """A logical weight has no bytes of its own.

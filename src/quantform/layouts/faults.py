@@ -1,0 +1,108 @@
+"""What is wrong with a stored payload: words that the format forbids, and padding that is not canonical."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CHECKED_BYTES", "WINDOW_COLUMNS", "Fault", "Faults", "Piece", "byte_faults", "read_through"]
+
+Bytes = npt.NDArray[np.uint8]
+
+CHECKED_BYTES = 1 << 20
+"""Bytes checked at a time: they stay in the second-level cache between reading and checking."""
+
+WINDOW_COLUMNS = 1 << 20
+"""Longer rows are checked in windows of as many columns, so that memory grows with no dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One word or byte of a payload that is not as it must be.
+
+    Attributes:
+        rule: The rule's short name: `"code"`, `"scale"`, `"zero-scale"`, `"divisor"`, `"padding"`, `"gap"`.
+        problem: What is wrong, a phrase.
+        offset: Its first byte in the payload.
+        expected: What would be right.
+        found: What is there.
+        row: The row, counted through the flattened leading axes.
+        group: The group of the row, where the format has groups.
+        column: The column, of codes.
+        divisor: Which divisor.
+    """
+
+    rule: str
+    problem: str
+    offset: int
+    expected: str
+    found: str
+    row: int | None = None
+    group: int | None = None
+    column: int | None = None
+    divisor: int | None = None
+
+    @property
+    def where(self) -> str:
+        """`"row 3, group 1, column 70"`: as much of it as there is."""
+        if self.divisor is not None:
+            return f"divisor {self.divisor}, of rows from {self.row} on"
+        parts = (("row", self.row), ("group", self.group), ("column", self.column))
+        return ", ".join(f"{name} {number}" for name, number in parts if number is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults of one rule in one piece of a payload.
+
+    Attributes:
+        count: How many there are.
+        first: The first of them, no more than were asked for.
+    """
+
+    count: int
+    first: tuple[Fault, ...]
+
+
+class Piece(NamedTuple):
+    """Some rows of a payload, or a window of the columns of one row, as a payload of its own.
+
+    Attributes:
+        payload: The bytes, laid out as those of a tensor of `shape`.
+        shape: Its rows and columns.
+        row: Its first row in the whole tensor.
+        column: Its first column there.
+    """
+
+    payload: Bytes
+    shape: tuple[int, int]
+    row: int
+    column: int = 0
+
+
+def read_through(
+    read: Callable[[int, Bytes], None], begin: int, end: int, unit: int = 1
+) -> Iterator[tuple[int, Bytes]]:
+    """The bytes from `begin` to `end` in order, each read once, in pieces of whole units.
+
+    Yields:
+        The offset of a piece and its bytes, which are overwritten by the next one's.
+    """
+    step = max(1, CHECKED_BYTES // unit) * unit
+    data = np.empty(min(step, end - begin), np.uint8)
+    for offset in range(begin, end, step):
+        piece = data[: end - offset]
+        read(offset, piece)
+        yield offset, piece
+
+
+def byte_faults(data: Bytes, offset: int, problem: str, limit: int, rule: str = "padding") -> Iterator[Faults]:
+    """The bytes that are not zero, as faults of padding."""
+    if data.any():
+        wrong = np.flatnonzero(data)
+        first = (Fault(rule, problem, offset + at, "0x00", f"0x{int(data[at]):02X}") for at in wrong[:limit].tolist())
+        yield Faults(wrong.size, tuple(first))

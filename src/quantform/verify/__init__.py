@@ -1,0 +1,97 @@
+"""Whether a file is right, and whether it says the same as the file it was made from."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from quantform import onnx
+from quantform._files import MappedFile
+from quantform._progress import Progress, silent
+from quantform.errors import MissingExtraError, QuantformError
+from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
+from quantform.verify.against import compare_with
+from quantform.verify.checkpoint import read_tensors
+from quantform.verify.gguf import read_gguf
+from quantform.verify.ninfer import check_artifact, read_artifact
+from quantform.verify.report import Finding, MethodError, Report, of_error
+from quantform.verify.rules import RULES, Rule
+
+__all__ = ["RULES", "Finding", "MethodError", "Report", "Rule", "verify"]
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    against: str | os.PathLike[str] | None = None,
+    max_findings: int = 100,
+    progress: Progress = silent,
+) -> Report:
+    """Check a file.
+
+    Args:
+        path: A GGUF file, a safetensors model, an ONNX model or a `.ninfer` entry file. An ONNX model is also given to
+            `onnx.checker`, with the operator registered, see `quantform.onnx.register`.
+        deep: Also read every byte, each once: legal words, canonical padding, zeros between objects, values of
+            auxiliaries; and count scales and values that are not finite.
+        against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
+            direct format must hold the values rounded once. Of what a method quantized, the errors are reported.
+        max_findings: How many findings, and how many remarks, the report keeps; it counts all.
+        progress: Called as bytes are read.
+
+    Raises:
+        FileError: The file cannot be read at all, or `against` cannot be opened. What is wrong inside becomes a
+            finding.
+        MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
+    """
+    target = Path(path)
+    if not target.is_dir():
+        MappedFile(target).close()  # what is no file, or may not be read, is no finding
+    try:
+        source = open_source(target)
+    except MissingExtraError:
+        raise
+    except QuantformError as error:
+        report = Report(target, "unknown", max_findings)
+        report.add(of_error("open", str(target), error))
+        return report
+    with source:
+        report = Report(target, source.kind, max_findings)
+        report.checked["tensors"] = len(source)
+        known = _check(report, source)
+        if report.ok:
+            report.notes.append(f"{source.describe()}: structure checked")
+        if deep:
+            _read(report, source, known, progress)
+        if against is not None:
+            with open_source(against) as origin:
+                weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
+                compare_with(report, source, weights, progress)
+    return report
+
+
+def _check(report: Report, source: Source[Any]) -> set[str]:
+    """What headers say. The names of tensors, objects or files that are wrong."""
+    if isinstance(source, NinferSource):
+        return check_artifact(report, source)
+    wrong = {tensor.name for tensor in source.values() if not report.attempt("structure", tensor.name, tensor.check)}
+    if source.kind == "onnx" and report.ok:
+        report.attempt("onnx", str(source.path), functools.partial(onnx.check_model, source.path))
+    return wrong
+
+
+def _read(report: Report, source: Source[Any], known: set[str], progress: Progress) -> None:
+    """Read every byte, without what is known to be wrong."""
+    before = report.total
+    if isinstance(source, NinferSource):
+        read = read_artifact(report, source, known, progress)
+    elif isinstance(source, GGUFSource):
+        read = read_gguf(report, source, known, progress)
+    else:
+        read = read_tensors(report, source, known, progress)
+    report.checked["bytes"] = read.done
+    if report.total == before == 0:
+        report.notes.append(read.note())

@@ -1,0 +1,122 @@
+"""Artifacts: what the directory says, and then every byte of the payload in the order of the files."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from quantform._progress import Progress
+from quantform.container import Artifact, ObjectRecord, TensorRecord
+from quantform.errors import QuantformError
+from quantform.formats import FORMATS, DirectFormat, GgufFormat
+from quantform.layouts import LAYOUTS
+from quantform.layouts.faults import byte_faults, read_through
+from quantform.sources import NinferSource
+from quantform.verify.auxiliaries import auxiliary_checks
+from quantform.verify.directory import remark_directory
+from quantform.verify.reading import Meter, Observer, ValueCounter, watched
+from quantform.verify.report import Report, of_error
+
+__all__ = ["check_artifact", "read_artifact"]
+
+
+def check_artifact(report: Report, source: NinferSource) -> set[str]:
+    """Files, objects, uses. The ids of objects and the paths of files that are wrong."""
+    artifact = source.artifact
+    wrong = set()
+    for index, path in enumerate(artifact.files):
+        if not report.attempt("files", str(path), functools.partial(artifact.check_file, index)):
+            wrong.add(str(path))
+    for identifier in artifact.objects:
+        if not report.attempt("structure", identifier, functools.partial(source.check, identifier)):
+            wrong.add(identifier)
+    report.checked["objects"] = len(artifact.objects)
+    report.checked["uses"] = len(source.uses)
+    for _ in auxiliary_checks(report, source):
+        pass  # the formats and shapes are what the directory can say
+    remark_directory(report, source)
+    return wrong
+
+
+def read_artifact(report: Report, source: NinferSource, known: set[str], progress: Progress) -> Meter:
+    """Every byte of the payload, but those of files that are not there."""
+    artifact = source.artifact
+    missing = {index for index, path in enumerate(artifact.files) if str(path) in known}
+    meter = Meter(progress, artifact.payload_bytes, (len(artifact.objects), "object"))
+    checks = list(auxiliary_checks(Report(report.path, report.kind), source))
+    watching: dict[str, list[Observer]] = defaultdict(list)
+    for check in checks:
+        for id, observer in check.observers():
+            watching[id].append(observer)
+    at, skipped = 0, 0
+    for record in artifact.objects.values():
+        _read_gap(report, artifact, at, record.offset, missing, meter)
+        at = record.offset + record.nbytes
+        meter.begin(record.id)
+        if missing and any(piece.file in missing for piece in artifact.pieces(record.offset, record.nbytes)):
+            skipped += 1
+            continue
+        try:
+            _read_object(report, artifact, record, record.id in known, meter, watching.get(record.id, []))
+        except QuantformError as error:
+            report.add(of_error("structure", record.id, error))
+    _read_gap(report, artifact, at, artifact.payload_bytes, missing, meter)
+    for check in checks:
+        check.conclude(report)
+    if skipped:
+        report.notes.append(f"{skipped} of {len(artifact.objects)} objects not looked at: a file is missing")
+    return meter
+
+
+def _read_object(
+    report: Report,
+    artifact: Artifact,
+    record: ObjectRecord,
+    broken: bool,
+    meter: Meter,
+    watching: list[Observer],
+) -> None:
+    def place(offset: int) -> tuple[Path, int]:
+        return artifact.locate(record.offset + offset)
+
+    def stored(offset: int, out: np.ndarray) -> None:
+        artifact.read_into(record.offset + offset, out)
+
+    format = FORMATS.get(record.format) if isinstance(record, TensorRecord) and not broken else None
+    if format is None or not isinstance(record, TensorRecord):
+        for _ in read_through(watched(stored, meter), 0, record.nbytes):
+            pass  # that they are there to be read
+        return
+    counter = _counter(format)
+    read = watched(stored, meter, [*watching, *([counter] if counter is not None else [])])
+    faults = LAYOUTS[record.layout].faults(read, format, record.shape, record.divisors, limit=report.max_findings)
+    for some in faults:
+        report.add_faults(record.id, some, place)
+    if counter is not None:
+        counter.report_to(report, record.id)
+
+
+def _counter(format: object) -> ValueCounter | None:
+    if isinstance(format, DirectFormat):
+        return ValueCounter(format.scalar)
+    return ValueCounter(format.profile) if isinstance(format, GgufFormat) else None
+
+
+def _read_gap(report: Report, artifact: Artifact, begin: int, end: int, missing: set[int], meter: Meter) -> None:
+    """The bytes of no object, which are zeros; the files that have them may be missing."""
+    for offset, count in _present(artifact, begin, end, missing):
+        for at, gap in read_through(watched(artifact.read_into, meter), offset, offset + count):
+            problem = "a byte that belongs to no object is not zero"
+            for faults in byte_faults(gap, at, problem, report.max_findings, rule="gap"):
+                report.add_faults(str(artifact.path), faults, artifact.locate)
+
+
+def _present(artifact: Artifact, begin: int, end: int, missing: set[int]) -> Iterator[tuple[int, int]]:
+    for piece in artifact.pieces(begin, end - begin):
+        if piece.file not in missing:
+            yield begin, piece.size
+        begin += piece.size
