@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import os
 import platform
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +24,12 @@ import numpy.typing as npt
 from quantform import _native
 from quantform._scalars import FLOAT_OUTPUTS
 from quantform.packed import PROFILES, Profile, dequantize_packed
+from rates import Call, best_rates, parse_size, table
 
 try:
     import gguf
 except ImportError:
     gguf = None  # type: ignore[assignment]  # a peer that may be absent
-
-Call = Callable[[], object]
 
 # The package takes a second for this many values; its rate does not grow beyond them.
 GGUF_VALUES = 1 << 24
@@ -73,25 +70,6 @@ def gguf_call(profile: Profile, payload: npt.NDArray[np.uint8]) -> Call | None:
     return lambda: gguf.dequantize(part, kind)
 
 
-def best_rates(calls: dict[str, tuple[Call, int]], seconds: float, rounds: int) -> dict[str, float]:
-    """The best rate of each call in 10^9 values a second; every call has its turn in each round."""
-    best = dict.fromkeys(calls, math.inf)
-    repeats = {}
-    for name, (call, _) in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, int(seconds / rounds / max(1e-7, time.perf_counter() - start)))
-    for _ in range(rounds):
-        for name, (call, _) in calls.items():
-            count = range(repeats[name])
-            start = time.perf_counter()
-            for _ in count:
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
-    return {name: values / best[name] / 1e9 for name, (_, values) in calls.items()}
-
-
 def measure(profile: Profile, size: int, dtype: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Rates of all contenders for one profile, output type and output size."""
     kind = FLOAT_OUTPUTS[dtype]
@@ -120,39 +98,6 @@ def measure(profile: Profile, size: int, dtype: str, arguments: argparse.Namespa
     return best_rates(calls, arguments.seconds, arguments.rounds)
 
 
-def geometric_mean(numbers: Iterable[float]) -> float:
-    """NaN where there are none."""
-    logarithms = [math.log(number) for number in numbers]
-    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
-
-
-def table(title: str, rows: dict[str, dict[str, float]]) -> str:
-    """A Markdown table of rates, with ratios of the first contender (one thread) to the rest."""
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    ours, against = names[0], [name for name in names if name in {"fill", "ggml", GGUF}]
-    ratios = {name: [row[ours] / row[name] for row in rows.values() if name in row] for name in against}
-    lines = [
-        f"### {title}",
-        "",
-        "| profile | " + " | ".join(names) + " | " + " | ".join(f"to {name}" for name in against) + " |",
-        "|---|" + "---:|" * (len(names) + len(against)),
-    ]
-    for profile, row in rows.items():
-        cells = [f"{row[name]:.3g}" if name in row else "" for name in names]
-        cells += [f"{row[ours] / row[name]:.2f}" if name in row else "" for name in against]
-        lines.append(f"| {profile} | " + " | ".join(cells) + " |")
-    for label, summary in (("geometric mean", geometric_mean), ("least", min)):
-        cells = [f"{summary(found):.2f}" for found in ratios.values()]
-        lines.append(f"| *{label}* |" + " |" * len(names) + " " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def parse_size(text: str) -> int:
-    """`"256K"` and `"64M"` as bytes."""
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="256K,64M", help="bytes of output: 4K,256K,64M")
@@ -171,7 +116,7 @@ def main() -> None:
     for dtype in arguments.dtypes.split(","):
         for size in arguments.sizes.split(","):
             rows = {PROFILES[name].name: measure(PROFILES[name], parse_size(size), dtype, arguments) for name in wanted}
-            print(table(f"{dtype}, {size}iB", rows), flush=True)
+            print(table(f"{dtype}, {size}iB", "profile", rows, {"fill", "ggml", GGUF}), flush=True)
 
 
 if __name__ == "__main__":
