@@ -46,7 +46,7 @@ QF_INLINE Bytes codes_of(Floats values, float inverse) {
 template <class Q>
 QF_INLINE void put_packed(const Bytes* codes, u8* low, u8* high) {
     if constexpr (Q::bits == 8) {
-        std::memcpy(low, codes, Q::group);
+        for (int i = 0; i < 2; ++i) std::memcpy(low + 16 * i, &codes[i], sizeof codes[i]);
     } else {
         for (int i = 0; i < 2; ++i) {
             const Bytes nibbles = join_nibbles(codes[2 * i], codes[2 * i + 1]);

@@ -287,4 +287,15 @@ QF_INLINE u16 join_bits(Bytes codes) {
 #endif
 }
 
+/// A bit for each lane, the first in the lowest, that is set where a number is not above the limit.
+QF_INLINE u16 at_most(Floats values, float limit) {
+#if defined(__AVX512F__)
+    return static_cast<u16>(_mm512_cmp_ps_mask((__m512)values.part[0], (__m512)splat_part(limit), _CMP_LE_OQ));
+#else
+    WordLanes lanes;
+    for (int i = 0; i < parts; ++i) lanes.part[i] = (SignedPart)(values.part[i] <= splat_part(limit));
+    return join_bits(narrow(lanes));
+#endif
+}
+
 }  // namespace quantform::QUANTFORM_SET

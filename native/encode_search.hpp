@@ -22,6 +22,18 @@ constexpr int double_lanes = 2;
 typedef double DoublePart __attribute__((vector_size(8 * double_lanes)));
 typedef float HalfFloats __attribute__((vector_size(4 * double_lanes)));
 
+QF_INLINE DoublePart widened(const u8* from) {
+    const HalfFloats values = load<HalfFloats>(from);
+#if defined(__AVX512F__)
+    return (DoublePart)_mm512_maskz_cvtps_pd(0xFF, (__m256)values);
+#elif defined(__AVX2__)
+    return (DoublePart)_mm256_cvtps_pd((__m128)values);
+#else
+    return __builtin_convertvector(values, DoublePart);
+#endif
+}
+QF_INLINE DoublePart widened(const float* from) { return widened(reinterpret_cast<const u8*>(from)); }
+
 template <class Q>
 struct Doubles {
     static constexpr size_t count = Q::group / double_lanes;
@@ -47,9 +59,9 @@ QF_INLINE double folded(Doubles<Q>& terms) {
 constexpr u16 sign_bit = 0x8000, largest_half = 0x7BFF;
 constexpr int ratios = 25;
 
-/// 0.70, 0.72, ... 1.18, each the binary64 number nearest to it.
+/// 0.70, 0.72, ... 1.18, each the binary64 number nearest to it; room for whole vectors.
 struct Ratios {
-    double value[ratios];
+    double value[32];
 };
 constexpr Ratios make_ratios() {
     Ratios table{};
@@ -105,12 +117,6 @@ struct Group {
         }
     }
 
-    QF_INLINE DoublePart widened(const float* from) {
-        HalfFloats values;
-        std::memcpy(&values, from, sizeof values);
-        return __builtin_convertvector(values, DoublePart);
-    }
-
     QF_INLINE DoublePart weights(const Group& group, size_t part) {
         DoublePart weights;
         std::memcpy(&weights, group.importance + part * double_lanes, sizeof weights);
@@ -162,13 +168,27 @@ QF_INLINE bool is_legal(u16 word, bool negative) {
 
 /// The legal candidates of a group in order, the first one its beginning; room for whole vectors.
 struct Candidates {
-    static constexpr int most = 80;
+    static constexpr int most = 96;
     alignas(64) u16 words[most];
     alignas(64) float error[most];
-    int count;
+    u16 left[most];  ///< of the words, see `look`
+    int count, lefts;
 
     QF_INLINE void add(Candidates& all, u16 word, bool negative) {
         if (is_legal(word, negative)) all.words[all.count++] = word;
+    }
+
+    /// All ratios of a positive scale, rounded as `rounded_scale` does, with a sign.
+    QF_INLINE void add_ratios(Candidates& all, double whole, u16 sign) {
+        float scales[32];
+        u16 words[32];
+        for (int i = 0; i < 32; ++i) scales[i] = static_cast<float>(whole * ratio_table.value[i]);
+        for (int i = 0; i < 32; i += 16) store(reinterpret_cast<Float16*>(words + i), load_floats(scales + i));
+        int legal = 0;  // they grow, so that infinite ones are last
+        for (int i = 0; i < ratios; ++i) legal += words[i] <= largest_half;
+        for (int i = 0; i < ratios; ++i) words[i] = (words[i] == 0 ? u16{1} : words[i]) | sign;
+        std::memcpy(all.words + all.count, words, sizeof(u16) * ratios);
+        all.count += legal;
     }
 };
 
@@ -176,16 +196,12 @@ template <class Q>
 QF_INLINE void first_candidates(const Candidate<Q>& start, const Group<Q>& group, bool negative, Candidates& all) {
     all.count = 0;
     Candidates::add(all, start.start, negative);
-    const double whole = static_cast<double>(float_of(start.largest)) / Q::qmax;
-    for (const double ratio : ratio_table.value) Candidates::add(all, rounded_scale(whole * ratio), negative);
+    const double largest = static_cast<double>(float_of(start.largest));
+    Candidates::add_ratios(all, largest / Q::qmax, 0);
     size_t lane = 0;  // the first of largest magnitude, whose sign is the extreme's
     while ((load<u32>(group.values + 4 * lane) & 0x7FFFFFFFU) != start.largest) ++lane;
     const bool below_zero = load<u32>(group.values + 4 * lane) >> 31 != 0;
-    if (below_zero || negative) {
-        const double extreme = static_cast<double>(float_of(start.largest));
-        const double full = (below_zero ? -extreme : extreme) / Q::qmin;
-        for (const double ratio : ratio_table.value) Candidates::add(all, rounded_scale(full * ratio), negative);
-    }
+    if (below_zero || negative) Candidates::add_ratios(all, largest / -Q::qmin, below_zero ? 0 : sign_bit);
     constexpr double powers[] = {0.25, 0.5, 2.0, 4.0};
     constexpr int steps[] = {-2, -1, 1, 2};
     const double scale = static_cast<double>(half(start.start));
@@ -201,77 +217,101 @@ QF_INLINE void first_candidates(const Candidate<Q>& start, const Group<Q>& group
 
 // --- the first look -------------------------------------------------------------------------------------------------
 
-/// Errors of all candidates in binary32, one a lane.
+/// Leaves the candidates that may have the least error, in order; errors are binary32, one a lane.
 ///
-/// A residual is rounded once, its square or weighted square thrice at most with the weight's own rounding, and a sum of 64
-/// terms that are not negative 64 times at most in any one term: each computed error is within 2^-17 of the true one,
-/// relatively, as long as nothing underflows. What underflows is bounded by `underflow`.
+/// A residual is computed in steps of the scale, as the difference of the value's ratio, which the codes come from, and the
+/// code. The ratio is within 2^-23 of the true one, relatively, so that the residual is within 2^-22 of the value itself;
+/// with 64 lanes and weights below two, the square root of the error (a length) is within 2^-19 of the largest value. Other
+/// roundings, 64 additions among them, change an error by less than 2^-16 of it, and what underflows by less than 2^-90.
 template <class Q>
-static void look(const Group<Q>& group, const float* importance, Candidates& all) {
+static void look(const Candidate<Q>& start, const float* importance, Candidates& all) {
+    struct Lane {
+        float magnitude;
+        u32 negative;
+    };
+    Lane lanes[Q::group];
+    for (size_t lane = 0; lane < Q::group; ++lane) {
+        const u32 word = load<u32>(start.values + 4 * lane);
+        lanes[lane] = {float_of(word & 0x7FFFFFFFU), word >> 31};
+    }
     for (int i = all.count; i < (all.count + 15) / 16 * 16; ++i) all.words[i] = all.words[0];
+    Words highest{};
     for (int first = 0; first < all.count; first += 16) {
-        const Floats scales = halves_at(reinterpret_cast<const u8*>(all.words + first));
+        const Floats signed_scales = halves_at(reinterpret_cast<const u8*>(all.words + first));
+        Floats scales, limits[2];  // of codes by the value's sign
+        for (int i = 0; i < parts; ++i) {
+            const WordPart words = (WordPart)signed_scales.part[i], below = (WordPart)((SignedPart)words >> 31);
+            const WordPart low = (WordPart)splat_part(static_cast<float>(-Q::qmin));
+            const WordPart high = (WordPart)splat_part(static_cast<float>(Q::qmax));
+            scales.part[i] = (FloatPart)(words & 0x7FFFFFFFU);
+            limits[0].part[i] = (FloatPart)((low & below) | (high & ~below));
+            limits[1].part[i] = (FloatPart)((high & below) | (low & ~below));
+        }
         const Floats inverses = splat(1.0F) / scales;
-        Floats sums = splat(0.0F);
-        for (size_t lane = 0; lane < Q::group; ++lane) {
-            const FloatPart value = splat_part(load<float>(group.values + 4 * lane));
+        const auto add = [&](Floats& sums, size_t lane) __attribute__((always_inline)) {
+            const FloatPart value = splat_part(lanes[lane].magnitude);
+            const Floats& limit = limits[lanes[lane].negative];
             for (int i = 0; i < parts; ++i) {
-                const FloatPart code = integral(clamped<Q>(value * inverses.part[i]));
-                const FloatPart residual = value - code * scales.part[i];
+                const FloatPart ratio = value * inverses.part[i];
+                const FloatPart residual = ratio - smaller(integral(ratio), limit.part[i]);
                 const FloatPart square = residual * residual;
                 sums.part[i] = sums.part[i] + (importance == nullptr ? square : square * importance[lane]);
             }
+        };
+        Floats even = splat(0.0F), odd = splat(0.0F);  // neither sum waits for the other
+        for (size_t lane = 0; lane < Q::group; lane += 2) {
+            add(even, lane);
+            add(odd, lane + 1);
         }
-        store(all.error + first, sums);
+        const Floats errors = (even + odd) * scales * scales;
+        store(all.error + first, errors);
+        // Errors are not negative, so that they are in the order of their words.
+        for (int i = 0; i < parts; ++i) highest.part[i] = larger(highest.part[i], 0x7FFFFFFFU - (WordPart)errors.part[i]);
+    }
+    const float least = float_of(0x7FFFFFFFU - largest(highest));
+    const float length = __builtin_sqrtf(least) + float_of(start.largest) * 0x1p-18F;
+    const float limit = length * length * (1.0F + 0x1p-14F) + 0x1p-90F;
+    all.lefts = 0;
+    for (int first = 0; first < all.count; first += 16) {
+        u32 bits = at_most(load_floats(all.error + first), limit);
+        if (all.count - first < 16) bits &= (1U << (all.count - first)) - 1;
+        for (; bits != 0; bits &= bits - 1) all.left[all.lefts++] = all.words[first + __builtin_ctz(bits)];
     }
 }
-constexpr float excess = 1.0F + 0x1p-14F, underflow = 0x1p-90F;
 /// Words of the largest magnitudes, 2^-20 and 2^20, between which the bound holds.
 constexpr u32 least_ordinary = 0x35800000, most_ordinary = 0x49800000;
 
 // --- the search -----------------------------------------------------------------------------------------------------
 
+/// The best scale of a group, the `number`th in its row.
 template <class Q>
 [[gnu::noinline]] static u16 search_scale(const Candidate<Q>& start, const Search& search, size_t number) {
+    const Weights weights = search.kind == nullptr ? Weights::ordinary : static_cast<Weights>(search.kind[number]);
+    if (weights == Weights::none) return start.start;
     Group<Q> group;
     group.values = start.values;
     group.importance = search.importance == nullptr ? nullptr : search.importance + number * Q::group;
-    const Weights weights = search.kind == nullptr ? Weights::ordinary : static_cast<Weights>(search.kind[number]);
-    if (weights == Weights::none) return start.start;
-    for (size_t i = 0; i < Doubles<Q>::count; ++i) {
-        HalfFloats values = load<HalfFloats>(start.values + 4 * i * double_lanes);
-        group.exact.part[i] = __builtin_convertvector(values, DoublePart);
-    }
+    for (size_t i = 0; i < Doubles<Q>::count; ++i) group.exact.part[i] = widened(start.values + 4 * i * double_lanes);
     Candidates all;
     first_candidates<Q>(start, group, search.negative, all);
-    const bool looked = weights == Weights::ordinary && start.largest >= least_ordinary && start.largest <= most_ordinary;
-    float limit = 0.0F;
-    if (looked) {
-        look<Q>(group, search.rounded == nullptr ? nullptr : search.rounded + number * Q::group, all);
-        limit = all.error[0];
-        for (int i = 1; i < all.count; ++i) limit = all.error[i] < limit ? all.error[i] : limit;
-        limit = limit * excess + underflow;
+    const u16* words = all.words;
+    int count = all.count;
+    if (weights == Weights::ordinary && start.largest >= least_ordinary && start.largest <= most_ordinary) {
+        look<Q>(start, search.rounded == nullptr ? nullptr : search.rounded + number * Q::group, all);
+        words = all.left, count = all.lefts;
     }
-    u16 best = start.start;
-    double least = 0;
-    bool found = false;
+    u16 best = words[0];
+    double least = Group<Q>::error(group, half(best));
     const auto compete = [&](u16 word) {
-        if (found && word == best) return;
+        if (word == best) return;
         const double error = Group<Q>::error(group, half(word));
-        if (found && !(error < least)) return;
-        best = word, least = error, found = true;
+        if (error < least) best = word, least = error;
     };
-    for (int i = 0; i < all.count; ++i) {
-        if (!looked || all.error[i] <= limit) compete(all.words[i]);
-    }
+    for (int i = 1; i < count; ++i) compete(words[i]);
     const u16 refit = Group<Q>::least_squares(group, half(best));
     const u16 last[] = {refit, neighbour(refit, -1), neighbour(refit, 1)};
     for (const u16 word : last) {
-        if (!is_legal(word, search.negative)) continue;
-        // One of the first candidates lost already, or is the best.
-        bool known = false;
-        for (int i = 0; i < all.count; ++i) known |= all.words[i] == word;
-        if (!known) compete(word);
+        if (is_legal(word, search.negative)) compete(word);
     }
     return best;
 }

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import quantform as qf
+from quantform._native import kernels
 from quantform.formats import FORMATS, GroupedFormat, Words
 from quantform.methods import METHODS
 from quantform.sources import NinferSource, SafetensorsSource
@@ -32,8 +33,9 @@ BOUNDS = {
 }
 # Two rows whose outliers are fifteen times their root mean square: a group's one scale serves them worse.
 OUTLIERS = {"embeddings.token_type_embeddings.weight"}
-# The search tries 68 scales a group and takes seconds a million values: it gets the first layer, a matrix of each kind.
-SEARCHED = "encoder.layer.0.*.weight"
+# The search tries 68 scales a group. By NumPy it takes seconds a million values, and gets the first layer, a matrix of
+# each kind; compiled it gets all matrices.
+SEARCHED, MATRICES = ("encoder.layer.0.", 6) if kernels is None else ("", 40)
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +101,7 @@ def test_every_matrix_in_every_format(
 def test_the_search_is_never_worse_in_any_group(checkpoint: Path, tmp_path: Path, format: str) -> None:
     def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
         recipe.assign(
-            [name for name, one in model.parameters.items() if one.is_matrix and name.startswith(SEARCHED[:16])],
+            [name for name, one in model.parameters.items() if one.is_matrix and name.startswith(SEARCHED)],
             format=format,
             method="grouped_search",
         )
@@ -116,9 +118,9 @@ def test_the_search_is_never_worse_in_any_group(checkpoint: Path, tmp_path: Path
             ours, theirs = group_errors(words, values), group_errors(absmax, values)
             assert (ours <= theirs).all(), name
             assert ours.sum() < theirs.sum(), name
-            assert relative_error(words, values) < BOUNDS[format]
+            assert relative_error(words, values) < BOUNDS[format] * (2 if name in OUTLIERS else 1), name
             searched += 1
-    assert searched == 6
+    assert searched == MATRICES
 
 
 def test_memory_does_not_grow_with_the_model(checkpoint: Path, tmp_path: Path) -> None:
