@@ -32,15 +32,17 @@ void require(bool fits, const char* what) {
 }
 
 const quantform::RowKernel& row_kernel(const std::string& name) {
-    for (const quantform::RowKernel& kernel : quantform::active_set().load()->rows) {
-        if (name == kernel.name) return kernel;
+    const quantform::RowKernel* const kernels = quantform::active_set().load()->rows;
+    for (int i = 0; i < quantform::row_kernels; ++i) {
+        if (name == kernels[i].name) return kernels[i];
     }
     throw nb::value_error("no such row kernel");
 }
 
 std::vector<std::string> row_kernels() {
     std::vector<std::string> names;
-    for (const quantform::RowKernel& kernel : quantform::active_set().load()->rows) names.emplace_back(kernel.name);
+    const quantform::RowKernel* const kernels = quantform::active_set().load()->rows;
+    for (int i = 0; i < quantform::row_kernels; ++i) names.emplace_back(kernels[i].name);
     return names;
 }
 

@@ -1,6 +1,7 @@
 // FP8 rows: E4M3FN codes under one bfloat16 or binary16 multiplier a row.
 #pragma once
 
+#include "kernel_set.hpp"
 #include "outputs.hpp"
 #include "small_floats.hpp"
 
@@ -9,7 +10,7 @@ namespace quantform::QUANTFORM_SET {
 /// `infinity` is the multiplier's; the legal words are those below it.
 template <u16 infinity>
 struct Fp8Unit {
-    static constexpr int values = 32, code_bytes = 32, high_bytes = 0, scale_bytes = 2;
+    static constexpr int values = 32, code_bytes = 32, high_bytes = 0, scales = 1, scale_bytes = 2;
     static constexpr bool one_scale = true;
 
     static bool legal(const RowWords& words, size_t units) {
@@ -27,6 +28,8 @@ struct Fp8Unit {
 struct Fp8Bf16Unit : Fp8Unit<0x7F80> {
     static constexpr const char* name = "fp8_e4m3fn_row_bf16";
     static constexpr bool subnormal = true;
+    /// Whether no product with a code, of which the smallest is 2^-9, is a subnormal binary32 number.
+    static bool all_normal(const RowWords& words) { return (load<u16>(words.scales) & 0x7FFF) >= 0x0500; }  // 2^-117
     template <class Out>
     QF_INLINE void decode(const u8* codes, const u8*, const u8* scales, float, Out* out) {
         const Floats multiplier = splat(float_of(static_cast<u32>(load<u16>(scales)) << 16));

@@ -1,6 +1,7 @@
 // Grouped integers: signed codes under one binary16 scale, of row_split_k128_v1's planes or one code a byte.
 #pragma once
 
+#include "kernel_set.hpp"
 #include "outputs.hpp"
 
 namespace quantform::QUANTFORM_SET {
@@ -46,7 +47,7 @@ struct AnyCode {
     QF_INLINE bool legal(const u8*, size_t) { return true; }
 };
 
-struct Q2 : AnyCode {
+struct Q2Codes : AnyCode {
     static constexpr const char* name = "q2_g64_fp16";
     static constexpr int group = 64, code_bytes = 16, high_bytes = 0;
     static constexpr bool any_finite_scale = true;
@@ -57,7 +58,7 @@ struct Q2 : AnyCode {
     }
 };
 
-struct T2 : AnyCode {
+struct T2Codes : AnyCode {
     static constexpr const char* name = "t2_g128_fp16";
     static constexpr int group = 128, code_bytes = 32, high_bytes = 0;
     template <class Out>
@@ -75,7 +76,7 @@ struct T2 : AnyCode {
     }
 };
 
-struct Q4 : AnyCode {
+struct Q4Codes : AnyCode {
     static constexpr const char* name = "q4_g64_fp16";
     static constexpr int group = 64, code_bytes = 32, high_bytes = 0;
     template <class Out>
@@ -90,7 +91,7 @@ struct Q4 : AnyCode {
     }
 };
 
-struct Q5 : AnyCode {
+struct Q5Codes : AnyCode {
     static constexpr const char* name = "q5_g64_fp16";
     static constexpr int group = 64, code_bytes = 32, high_bytes = 8;
     template <class Out>
@@ -104,7 +105,7 @@ struct Q5 : AnyCode {
     }
 };
 
-struct Q6 : AnyCode {
+struct Q6Codes : AnyCode {
     static constexpr const char* name = "q6_g64_fp16";
     static constexpr int group = 64, code_bytes = 32, high_bytes = 16;
     template <class Out>
@@ -118,7 +119,7 @@ struct Q6 : AnyCode {
     }
 };
 
-struct Q8 : AnyCode {
+struct Q8Codes : AnyCode {
     static constexpr const char* name = "q8_g32_fp16";
     static constexpr int group = 32, code_bytes = 32, high_bytes = 0;
     template <class Out>
@@ -151,22 +152,22 @@ struct OneByte {
         return any == 0;
     }
 };
-struct Q2Bytes : OneByte<Q2, -1, 2> {
+struct Q2Bytes : OneByte<Q2Codes, -1, 2> {
     static constexpr const char* name = "q2_g64_fp16 bytes";
 };
-struct Q4Bytes : OneByte<Q4, -8, 7> {
+struct Q4Bytes : OneByte<Q4Codes, -8, 7> {
     static constexpr const char* name = "q4_g64_fp16 bytes";
 };
-struct Q5Bytes : OneByte<Q5, -16, 15> {
+struct Q5Bytes : OneByte<Q5Codes, -16, 15> {
     static constexpr const char* name = "q5_g64_fp16 bytes";
 };
-struct Q6Bytes : OneByte<Q6, -32, 31> {
+struct Q6Bytes : OneByte<Q6Codes, -32, 31> {
     static constexpr const char* name = "q6_g64_fp16 bytes";
 };
-struct Q8Bytes : OneByte<Q8, -127, 127> {
+struct Q8Bytes : OneByte<Q8Codes, -127, 127> {
     static constexpr const char* name = "q8_g32_fp16 bytes";
 };
-struct T2Bytes : OneByte<T2, -1, 1> {
+struct T2Bytes : OneByte<T2Codes, -1, 1> {
     static constexpr const char* name = "t2_g128_fp16 bytes";
 };
 
@@ -177,7 +178,7 @@ template <class Codes, int count>
 struct GroupUnit {
     static constexpr const char* name = Codes::name;
     static constexpr int values = count * Codes::group, code_bytes = count * Codes::code_bytes;
-    static constexpr int high_bytes = count * Codes::high_bytes, scale_bytes = 2 * count;
+    static constexpr int high_bytes = count * Codes::high_bytes, scales = count, scale_bytes = 2 * count;
     static constexpr bool one_scale = false, subnormal = false;  // products are multiples of 2^-24
 
     template <class Out>

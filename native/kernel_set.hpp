@@ -48,11 +48,13 @@ using LegalUnits = bool (*)(const RowWords& words, std::size_t units);
 struct RowKernel {
     const char* name;
     DecodeUnits decode[outputs];
+    DecodeUnits stream[outputs];  ///< the same past the caches, to an address that is aligned to 64; needs a fence
     LegalUnits legal;
     int values;
     int code_bytes;
     int high_bytes;
     int scale_bytes;  ///< of a unit, or of a row where `one_scale`
+    int scales;       ///< how many scales these are
     bool one_scale;
 };
 constexpr int row_kernels = 15;
@@ -60,7 +62,7 @@ constexpr int row_kernels = 15;
 struct KernelSet {
     const char* name;
     PackedKernel packed[packed_types];
-    RowKernel rows[row_kernels];
+    const RowKernel* rows;  ///< `row_kernels` of them
     /// A multiple of 64 bytes past the caches, to an address that is aligned to 64.
     void (*stream)(const std::uint8_t* from, std::size_t bytes, std::uint8_t* to);
     void (*fence)();

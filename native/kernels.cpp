@@ -6,7 +6,6 @@
 #include "kquants.hpp"
 #include "legacy.hpp"
 #include "outputs.hpp"
-#include "row_kernels.hpp"
 #include "ternary.hpp"
 
 namespace quantform::QUANTFORM_SET {
@@ -49,15 +48,13 @@ static constexpr PackedKernel make_kernel() {
             Block::identifier};
 }
 
-extern const EncodeKernels encoders;  // see encoders.cpp
+extern const EncodeKernels encoders;             // see encoders.cpp
+extern const RowKernel row_table[row_kernels];  // see row_kernels.cpp
 
 template <class... Blocks>
 static constexpr KernelSet make_set(const char* name) {
-    KernelSet set{name, {}, {}, stream, fence, &encoders};
+    KernelSet set{name, {}, row_table, stream, fence, &encoders};
     ((set.packed[Blocks::ggml_type] = make_kernel<Blocks>()), ...);
-    add_row_kernels<Split<Q2>, Split<Q4>, Split<Q5>, Split<Q6>, Split<Q8>, Split<T2>,  //
-                    Whole<Q2Bytes>, Whole<Q4Bytes>, Whole<Q5Bytes>, Whole<Q6Bytes>, Whole<Q8Bytes>, Whole<T2Bytes>,
-                    Nvfp4Unit, Fp8Bf16Unit, Fp8Fp16Unit>(set);
     return set;
 }
 

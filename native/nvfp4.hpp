@@ -2,6 +2,7 @@
 // (The packed profile of that name is another format; see fp4.hpp.)
 #pragma once
 
+#include "kernel_set.hpp"
 #include "outputs.hpp"
 #include "small_floats.hpp"
 
@@ -9,8 +10,10 @@ namespace quantform::QUANTFORM_SET {
 
 struct Nvfp4Unit {
     static constexpr const char* name = "nvfp4";
-    static constexpr int values = 64, code_bytes = 32, high_bytes = 0, scale_bytes = 4;
-    static constexpr bool one_scale = false, subnormal = true;  // beyond large divisors
+    static constexpr int values = 64, code_bytes = 32, high_bytes = 0, scales = 4, scale_bytes = 4;
+    static constexpr bool one_scale = false, subnormal = true;
+    /// Whether no quotient of a product, of which the smallest is 2^-10, is a subnormal binary32 number.
+    static bool all_normal(const RowWords& words) { return words.divisor > 0 && words.divisor <= 0x1p116F; }
 
     template <class Out>
     QF_INLINE void decode(const u8* codes, const u8*, const u8* scales, float divisor, Out* out) {

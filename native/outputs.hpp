@@ -1,6 +1,8 @@
 // The four types of output elements: sixteen binary32 numbers are rounded once to one of them and stored.
 #pragma once
 
+#include <type_traits>
+
 #include "lanes.hpp"
 
 namespace quantform::QUANTFORM_SET {
@@ -114,6 +116,54 @@ QF_INLINE void store(Float64* to, Floats all) {
     std::memcpy(to, wide, sizeof wide);
 }
 
+// --- elements that go past the caches -------------------------------------------------------------------------------
+
+/// An element of an output that is stored past the caches, and aligned to a cache line where a run of it begins.
+template <class Out>
+struct Past {
+    Out element;
+};
+template <class Out>
+struct PlainElement {
+    using Type = Out;
+};
+template <class Out>
+struct PlainElement<Past<Out>> {
+    using Type = Out;
+};
+/// The element without regard to the caches.
+template <class Out>
+using Plain = typename PlainElement<Out>::Type;
+
+template <size_t bytes>
+QF_INLINE void store_past(u8* to, const u8* from) {
+#if defined(__AVX512F__)
+    if constexpr (bytes % 64 == 0) {
+        for (size_t at = 0; at < bytes; at += 64) {
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
+        }
+        return;
+    }
+#endif
+#if defined(__AVX2__)
+    for (size_t at = 0; at < bytes; at += 32) {
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), load<__m256i>(from + at));
+    }
+#elif defined(__SSE2__)
+    for (size_t at = 0; at < bytes; at += 16) {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), load<__m128i>(from + at));
+    }
+#else
+    std::memcpy(to, from, bytes);
+#endif
+}
+template <class Out>
+QF_INLINE void store(Past<Out>* to, Floats all) {
+    Out elements[16];
+    store(elements, all);
+    store_past<sizeof elements>(reinterpret_cast<u8*>(to), reinterpret_cast<const u8*>(elements));
+}
+
 // --- what most kernels end with -------------------------------------------------------------------------------------
 
 /// Sixteen signed codes times a scale.
@@ -147,7 +197,7 @@ template <class Out>
 QF_INLINE CodeValues<Out> code_values(Floats floats) {
     CodeValues<Out> values{floats, {}};
     if constexpr (sizeof(Out) == 2) {
-        Out words[16];
+        Plain<Out> words[16];
         store(words, floats);
         std::memcpy(&values.words, words, sizeof words);
     }
@@ -175,7 +225,11 @@ QF_INLINE void put_codes(Out* out, Bytes q, const CodeValues<Out>& values) {
     if constexpr (sizeof(Out) == 2) {
         const __m256i index = _mm256_srli_epi16(_mm256_cvtepu8_epi16((__m128i)q), at);
         const __m256i words = _mm256_permutexvar_epi16(index, values.words);
-        std::memcpy(out, &words, sizeof words);
+        if constexpr (std::is_same_v<Plain<Out>, Out>) {
+            std::memcpy(out, &words, sizeof words);
+        } else {
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(out), words);
+        }
     } else {
         const __m512i codes = _mm512_maskz_cvtepu8_epi32(0xFFFF, (__m128i)q);
         const __m512i index = at == 0 ? codes : _mm512_maskz_srli_epi32(0xFFFF, codes, at);

@@ -39,6 +39,8 @@ def test_peak_memory(name: str) -> None:
         "validate": words.validate,
         "decode": words.decode,
         "pack": lambda: layout.pack(words),
+        "decode payload": lambda: layout.decode(payload, record, SHAPE),
+        "decode rows": lambda: layout.decode(payload, record, SHAPE, rows=slice(None, None, -1)),
         "unpack": lambda: layout.unpack(payload, record, SHAPE),
         "faults": lambda: list(layout.faults(reader_of(payload), record, SHAPE)),
     }

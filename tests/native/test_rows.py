@@ -33,8 +33,8 @@ every_pair = pytest.mark.parametrize(("layout", "record"), PAIRS, ids=PAIR_IDS)
 every_tiled = pytest.mark.parametrize(("layout", "record"), TILED, ids=[record.name for _, record in TILED])
 every_output = pytest.mark.parametrize("output", FLOAT_OUTPUTS)
 CACHED, STREAMED = 1, 2
-HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7F7F, 0x7F80, 0x7FC0], np.uint16)
-SINGLES = np.array([0, 1, 0x7FFFFF, 0x800000, 0x3F800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000], np.uint32)
+HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x4FF, 0x500, 0x7F80], np.uint16)
+SINGLES = np.array([0, 1, 0x7FFFFF, 0x800000, 0x3F800000, 0x79800000, 0x79800001, 0x7F7FFFFF, 0x7F800000], np.uint32)
 
 
 @pytest.fixture(scope="module", params=KERNELS.instruction_sets(), autouse=True)

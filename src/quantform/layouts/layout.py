@@ -216,7 +216,7 @@ class Layout(ABC):
             raise ArgumentError(
                 "payload is not a vector of bytes", expected="uint8 [n]", found=f"{data.dtype} {list(data.shape)}"
             )
-        size = self.encoded_size(format, shape, divisors)
+        size = self._size(format, shape, divisors)
         if data.size != size:
             raise ArgumentError(
                 f"payload of {format} {list(shape)} in {self.name} has the wrong length",
