@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
-from typing import Any
 
 from quantform._progress import Progress
 from quantform._sizes import align_up
@@ -64,18 +63,19 @@ def _read_rest(report: Report, shard: GGUFShard, segment: Segment, meter: Meter)
 def _read_metadata(report: Report, shard: GGUFShard) -> None:
     for key in shard.metadata:
         try:
-            for _ in _items(shard.metadata[key]):
-                pass
+            _look_at(shard.metadata[key])
         except QuantformError as error:
             report.add(of_error("metadata", f"{shard.path.name}, {key}", error))
 
 
-def _items(value: Any) -> Iterator[Any]:  # noqa: ANN401 - whatever metadata has
-    """The items of an array, those of arrays in it among them: each is read when it is asked for."""
-    if isinstance(value, GGUFArray) and value.element_type not in {"string", "array"}:
-        value.numpy()  # looks at booleans
-    elif isinstance(value, GGUFArray):
-        for item in value:
-            yield from _items(item)
+def _look_at(value: object) -> None:
+    """Read every text and boolean of a value; any other number is legal."""
+    if not isinstance(value, GGUFArray):
+        return
+    if value.element_type == "string":
+        deque(value, maxlen=0)
+    elif value.element_type == "array":
+        for inner in value:
+            _look_at(inner)
     else:
-        yield value
+        value.numpy()

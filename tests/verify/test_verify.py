@@ -21,7 +21,7 @@ from quantform.sources import NinferSource
 from quantform.verify import MethodError
 from words_maker import PAIR_IDS, PAIRS, make_words
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "mixed.gguf"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mixed.gguf"
 SHAPE = (128, 256)
 
 
