@@ -14,11 +14,24 @@ from ninfer_oracle import ROW_SPLIT, align
 MAX = 2**64 - 1
 # block values and bytes (Section 1)
 GGUF = {
-    "gguf_q8_0": (32, 34), "gguf_q4_0": (32, 18), "gguf_q5_0": (32, 22), "gguf_q2_0": (64, 18),
-    "gguf_q2_k": (256, 84), "gguf_q3_k": (256, 110), "gguf_q4_k": (256, 144), "gguf_q5_k": (256, 176),
-    "gguf_q6_k": (256, 210), "gguf_iq2_xxs": (256, 66), "gguf_iq2_xs": (256, 74), "gguf_iq3_xxs": (256, 98),
-    "gguf_iq1_s": (256, 50), "gguf_iq4_nl": (32, 18), "gguf_iq3_s": (256, 110), "gguf_iq2_s": (256, 82),
-    "gguf_iq4_xs": (256, 136), "gguf_iq1_m": (256, 56),
+    "gguf_q8_0": (32, 34),
+    "gguf_q4_0": (32, 18),
+    "gguf_q5_0": (32, 22),
+    "gguf_q2_0": (64, 18),
+    "gguf_q2_k": (256, 84),
+    "gguf_q3_k": (256, 110),
+    "gguf_q4_k": (256, 144),
+    "gguf_q5_k": (256, 176),
+    "gguf_q6_k": (256, 210),
+    "gguf_iq2_xxs": (256, 66),
+    "gguf_iq2_xs": (256, 74),
+    "gguf_iq3_xxs": (256, 98),
+    "gguf_iq1_s": (256, 50),
+    "gguf_iq4_nl": (32, 18),
+    "gguf_iq3_s": (256, 110),
+    "gguf_iq2_s": (256, 82),
+    "gguf_iq4_xs": (256, 136),
+    "gguf_iq1_m": (256, 56),
 }
 LAYOUT_OF = {
     **dict.fromkeys(("bf16", "fp32", "int32"), "contiguous_le_v1"),
