@@ -85,6 +85,11 @@ def test_the_formats_page_is_what_the_records_say() -> None:
     assert made == (ROOT / "docs" / "formats.md").read_text(), "run python docs/make_formats.py"
 
 
+def test_the_rules_of_verification_are_what_the_records_say() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_rules.py"))["build"]()
+    assert made == (ROOT / "docs" / "verify.md").read_text(), "run python docs/make_rules.py"
+
+
 def test_the_example_is_what_its_script_makes() -> None:
     made = runpy.run_path(str(ROOT / "examples" / "make_mixed.py"))["build"]()
     assert made == (ROOT / "examples" / "mixed.gguf").read_bytes(), "run python examples/make_mixed.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import ml_dtypes
@@ -129,12 +130,13 @@ def test_each_changed_bit_of_safetensors_is_found_or_legal(tmp_path: Path) -> No
     for at, data, report in flips(path, 0, start, 300, 1):
         if report.ok:
             try:
-                safetensors.deserialize(data)
+                safetensors.deserialize(data)  # type: ignore[no-untyped-call]
             except Exception as error:  # noqa: BLE001 - of its own kind
                 pytest.fail(f"byte {at}: {error}")
     found = 0
     for at, data, report in flips(path, start, path.stat().st_size, 600, 2):
-        legal = all(LEGAL.get(name, lambda _: True)(entry["data"]) for name, entry in safetensors.deserialize(data))
+        tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+        legal = all(LEGAL[name](entry["data"]) for name, entry in tensors if name in LEGAL)
         assert report.ok == legal, f"byte {at}: {report.findings}"
         if not legal:
             (finding,) = report.findings
@@ -147,7 +149,7 @@ def test_each_changed_bit_of_safetensors_is_found_or_legal(tmp_path: Path) -> No
 
 def test_plain_values_of_checkpoints_are_counted(tmp_path: Path) -> None:
     half = np.array([[1, np.inf], [np.nan, 2]], np.float16)
-    values = {
+    values: dict[str, Any] = {
         "h": half,
         "d": half.astype(np.float64),
         "e": sb.f8([[0x7F, 0xFF, 0x7E]]),

@@ -21,6 +21,7 @@ from quantform.container import ArtifactWriter, Binding, Component, PlannedTenso
 from quantform.formats import FORMATS, Format
 from quantform.layouts import LAYOUTS, Layout
 from quantform.packed import PROFILES, nonfinite_scales, nonfinite_values, undefined_scales
+from quantform.sources import GGUFSource, NinferSource
 from quantform.verify import RULES
 from words_maker import PAIR_IDS, PAIRS, divisors_of, make_words
 
@@ -82,7 +83,7 @@ def test_artifacts_are_read_once(
 
 
 def test_gguf_and_checkpoints_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with qf.open(EXAMPLE) as source:
+    with GGUFSource(EXAMPLE) as source:
         start = source.shards[0].header_end
     (counts,) = reads(monkeypatch, lambda: qf.verify(EXAMPLE, deep=True)).values()
     assert counts[start:].min() == counts[start:].max() == 1
@@ -106,7 +107,8 @@ def test_gguf_and_checkpoints_are_read_once(tmp_path: Path, monkeypatch: pytest.
 SHAPES = {
     **dict.fromkeys(("bf16", "q4_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"), (2, (3 << 20) + 70)),
     **dict.fromkeys(("fp8_e4m3fn_row_bf16", "fp8_e4m3fn_row_fp16"), (2, (3 << 20) + 70)),
-    "gguf_q4_k": (2, 6 << 20), "nvfp4": (256, 1 << 15),
+    "gguf_q4_k": (2, 6 << 20),
+    "nvfp4": (256, 1 << 15),
 }
 
 
@@ -131,7 +133,7 @@ def test_places_in_long_rows(tmp_path: Path, name: str) -> None:
     record, columns = FORMATS[name], (2 << 20) + 70
     path = artifact(tmp_path / "m.ninfer", record, (2, columns))
     layout = LAYOUTS[record.default_layout]
-    with qf.open(path) as source:
+    with NinferSource(path) as source:
         start = path.stat().st_size - source.artifact.payload_bytes
     data = bytearray(path.read_bytes())
     code = start + layout.offset_of(record, (2, columns), "codes", 1, columns - 3)  # type: ignore[attr-defined]
@@ -145,7 +147,7 @@ def test_places_in_long_rows(tmp_path: Path, name: str) -> None:
 
 def test_all_is_counted_and_some_is_listed(tmp_path: Path) -> None:
     path = artifact(tmp_path / "m.ninfer", FORMATS["q8_g32_fp16"], (64, 128))
-    with qf.open(path) as source:
+    with NinferSource(path) as source:
         start = path.stat().st_size - source.artifact.payload_bytes
     data = bytearray(path.read_bytes())
     data[start + 1 : start + 4096 : 8] = b"\x80" * 512
