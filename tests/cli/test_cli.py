@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], 2, "float31"),
     "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], 2, "A:B, A: or :B"),
     "bad size": (["convert", "mixed.gguf", "x.ninfer", "--max-file-bytes", "4 parsecs"], 2, "not a size"),
-    "no suffix": (["convert", "mixed.gguf", "x"], 2, "expected .ninfer or .gguf"),
+    "no suffix": (["convert", "mixed.gguf", "x"], 2, "expected .ninfer, .gguf or .onnx"),
     "no such format": (["formats", "q4_k"], 2, "Did you mean 'gguf_q4_k'"),
     "no such output directory": (["convert", "mixed.gguf", "no/x.ninfer"], 1, "no/x.ninfer"),
     "no such directory for npy": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "no/x.npy"], 1, "no/x.npy"),
