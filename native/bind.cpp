@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <csignal>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,8 @@
 #include "bind_packed.hpp"
 #include "cpu.hpp"
 #include "decode.hpp"
+
+#include <unistd.h>
 
 namespace nb = nanobind;
 using quantform::KernelSet;
@@ -49,6 +53,36 @@ void decode_packed(int ggml_type, const In& blocks, int output, const Out& out, 
                       static_cast<quantform::Stores>(stores), threads);
 }
 
+// The pages of a mapped file go away when it becomes shorter, and touching one is a signal that nothing can go on from.
+// A program that runs alone can at least say so: this one writes what it was given, and ends with code 1.
+char lost_pages_text[512];
+std::size_t lost_pages_size = 0;
+
+void lost_pages(int number, siginfo_t* info, void*) {
+    if (info->si_code == BUS_ADRERR) {
+        const char* text = lost_pages_text;
+        for (std::size_t left = lost_pages_size; left > 0;) {
+            const ssize_t count = write(STDERR_FILENO, text, left);
+            if (count <= 0) break;
+            text += count;
+            left -= static_cast<std::size_t>(count);
+        }
+        _exit(1);
+    }
+    std::signal(number, SIG_DFL);  // something else: the instruction is tried again, and ends the process
+}
+
+void exit_on_lost_pages(const std::string& text) {
+    if (text.size() > sizeof lost_pages_text) throw nb::value_error("the text is too long");
+    std::memcpy(lost_pages_text, text.data(), text.size());
+    lost_pages_size = text.size();
+    struct sigaction action {};
+    action.sa_sigaction = &lost_pages;
+    action.sa_flags = SA_SIGINFO;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, nullptr);
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, m) {
@@ -63,6 +97,8 @@ NB_MODULE(_kernels, m) {
     m.def("decode_packed", &decode_packed, nb::arg("ggml_type"), nb::arg("blocks").noconvert(), nb::arg("output"),
           nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("stores") = 0,
           "Decode whole blocks to the bytes of `out`; `output` is the place of its type in `OUTPUTS`.");
+    m.def("exit_on_lost_pages", &exit_on_lost_pages, nb::arg("text"),
+          "From now on, write `text` to standard error and end the process with code 1 when a page of a mapped file is gone.");
     register_packed(m);
     register_encode(m);
     register_layouts(m);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +15,28 @@ import numpy.typing as npt
 
 from quantform.errors import ArgumentError, FileError, TruncatedFileError
 
-__all__ = ["Closing", "MappedFile"]
+__all__ = ["Closing", "MappedFile", "exists", "is_directory"]
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something; true as well where the operating system cannot tell, as opening it says why."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
+
+
+def is_directory(path: Path) -> bool:
+    """Whether it is a directory, which nothing is whose name no file can have."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 class Closing(ABC):
@@ -41,24 +61,37 @@ class MappedFile(Closing):
     `view` maps the file and copies nothing; `read_into` copies through the kernel, so that streaming a large file does
     not make the process grow. Nothing is read before it is asked for.
 
+    A file that becomes shorter is an error of the next access. Only a view that was given out before cannot know: its
+    pages are gone, and touching one ends the process with SIGBUS, as with every program that maps files. (The command
+    line says so and ends with code 1, where there are compiled kernels.) `read_into` is safe from that.
+
+    Attributes:
+        size: Its bytes when it was opened.
+        identity: Device, inode, size and time of the last change, then.
+
     Raises:
         FileError: The path is not a regular file that can be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._fd = -1
         try:
-            # Opening a pipe would wait for its writer, so the kind of file is looked at before and after.
-            if self.path.exists() and not self.path.is_file():
-                raise FileError("not a regular file", where=str(self.path))
-            self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            # Opening a device can have effects, so that the kind of file is looked at before. It may have changed after
+            # that, and opening a pipe would wait for its writer, so it is not waited for and looked at again.
+            self._check_regular(self.path.stat())
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            self._fd = os.open(self.path, flags)
+            there = os.fstat(self._fd)
+            self._check_regular(there)
         except FileNotFoundError:
             raise FileError("no such file", where=str(self.path)) from None
         except OSError as error:
             raise FileError("cannot be opened", where=str(self.path), found=error.strerror) from error
         except ValueError as error:  # a NUL in the name
             raise FileError("not a file name", where=repr(str(self.path)), found=str(error)) from error
-        self.size = os.fstat(self._fd).st_size
+        self.size = there.st_size
+        self.identity = (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
         self._map: mmap.mmap | None = None
 
     def buffer(self) -> mmap.mmap | bytes:
@@ -107,7 +140,13 @@ class MappedFile(Closing):
     def read(self, offset: int, count: int) -> bytes:
         """`count` bytes from `offset` on, copied; bounds are checked before anything is allocated."""
         self._check(offset, count)
-        out = np.empty(count, np.uint8)
+        try:
+            data = os.pread(self._open(), count, offset)
+        except OSError as error:
+            raise FileError("cannot be read", where=f"{self.path}, byte {offset}", found=error.strerror) from error
+        if len(data) == count:
+            return data
+        out = np.empty(count, np.uint8)  # more than the system reads at a time
         self.read_into(offset, out)
         return out.tobytes()
 
@@ -129,6 +168,10 @@ class MappedFile(Closing):
 
     def __repr__(self) -> str:
         return f"<MappedFile {str(self.path)!r}, {'closed' if self.closed else f'{self.size} bytes'}>"
+
+    def _check_regular(self, there: os.stat_result) -> None:
+        if not stat.S_ISREG(there.st_mode):
+            raise FileError("not a regular file", where=str(self.path))
 
     def _open(self) -> int:
         if self._fd < 0:

@@ -1,9 +1,11 @@
 """New files that appear together, complete, or not at all.
 
-Files are written under temporary names in the directories where they will be, and get their own names when all of them
-are complete: by a hard link, which never replaces anything, or, where replacing was asked for, by a rename. Whatever
-fails or interrupts before the last file is published, the state before comes back. A destination that is a symbolic
-link is replaced as the link that it is; the file behind it is not touched.
+Files are written without names, which Linux's file systems can do, or else under hidden ones in the directory where
+they will be, and get their own names when all of them are complete: by a hard link, which never replaces anything, or,
+where replacing was asked for, by a rename. Whatever fails or interrupts before the last file is published, the state
+before comes back. A process that is killed leaves nothing of files without names; anything else is in a journal, by
+which the next run for the same output puts things right. A destination that is a symbolic link is replaced as the link
+that it is; the file behind it is not touched.
 """
 
 from __future__ import annotations
@@ -17,28 +19,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantform._journal import Hidden, Journal, Record, hidden, identity, remove, roll_back
 from quantform._sizes import human_bytes
 from quantform.errors import ArgumentError, FileError, OutputExistsError
 
 __all__ = ["NewFiles"]
 
 _MAX_FILE = 2**63 - 1
+_PROBE = ".quantform-probe.tmp"
 
 
 @dataclass(slots=True)
 class _NewFile:
     path: Path
-    temporary: Path
-    backup: Path
+    names: Hidden
     size: int
     fd: int = -1
+    named: bool = True
 
 
 class NewFiles:
     """Files to be written and published together.
 
     Args:
-        paths: Where the files go, in the order of publication.
+        paths: Where the files go, all in one directory, in the order of publication.
         force: Replace what is there; without it, anything there is refused.
         sources: Files that are being read. None of them is ever replaced, whatever `force` says.
 
@@ -51,30 +55,41 @@ class NewFiles:
         self, paths: Sequence[str | os.PathLike[str]], *, force: bool = False, sources: Sequence[Path] = ()
     ) -> None:
         self._force = force
-        self._replacing = force and any(_exists(Path(path)) for path in paths)
+        self._replacing = False
         self._token = uuid.uuid4().hex
         self._failed: str | None = None
+        self._journal: Journal | None = None
+        self._sources = sources
         self.paths = tuple(Path(path) for path in paths)
-        for path in self.paths:
-            _check_destination(path, force=force, sources=sources)
+        self._check_destinations()
         self._files: list[_NewFile] = []
 
     def create(self, sizes: Sequence[int]) -> None:
-        """Create the temporary files, each as long as it will be, their bytes zeros.
+        """Create the files, each as long as it will be, their bytes zeros; none has its name yet.
+
+        What a run that was killed left of the same output is put right first.
 
         Raises:
-            FileError: The operating system refuses; nothing is left.
+            FileError: The operating system refuses, or another process is writing the same output. Nothing is left.
         """
+        output = self.paths[-1]
+        Journal.recover(output)
+        self._check_destinations()
+        self._replacing = self._force and any(os.path.lexists(path) for path in self.paths)
         try:
+            unnamed = _has_unnamed(output.parent)
+            if not unnamed:
+                self._begin_journal()
             for index, (path, size) in enumerate(zip(self.paths, sizes, strict=True)):
                 _check_size(path, size)
-                stem = path.parent / f".quantform-{self._token}-{index}"
-                file = _NewFile(path, stem.with_suffix(".tmp"), stem.with_suffix(".old"), size)
+                file = _NewFile(path, hidden(path.parent, self._token, index), size, named=not unnamed)
                 self._files.append(file)
                 with _blaming(file):
                     # Not tempfile's: a published file has the mode that any new file of the user's has.
-                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-                    file.fd = os.open(file.temporary, flags, 0o666)
+                    if unnamed:
+                        file.fd = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+                    else:
+                        file.fd = os.open(file.names.new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                     os.ftruncate(file.fd, size)
         except BaseException:
             self.abort()
@@ -110,6 +125,8 @@ class NewFiles:
             for file in self._files if self._replacing else ():
                 with _blaming(file):
                     os.fsync(file.fd)
+            if self._replacing or len(self._files) > 1:
+                self._begin_journal()
             for file in self._files:
                 with _blaming(file):
                     self._publish(file)
@@ -119,22 +136,46 @@ class NewFiles:
         files, self._files = self._files, []
         for file in files:
             _close(file)
-            _remove(file.temporary)
-            _remove(file.backup)
-        for directory in {path.parent for path in self.paths} if self._replacing else ():
-            _sync_directory(directory)
+            remove(file.names.new)
+            remove(file.names.old)
+        self._end_journal(files)
+        if self._replacing:
+            _sync_directory(self.paths[-1].parent)
 
     def abort(self) -> None:
         """Remove everything that was created and put back what was replaced; harmless after `publish`."""
         files, self._files = self._files, []
         for file in reversed(files):
-            published = _same(file.path, file.fd)
-            if _exists(file.backup):
-                _restore(file)
-            elif published:
-                _remove(file.path)
+            roll_back(file.path, file.names, published=_same(file.path, file.fd))
             _close(file)
-            _remove(file.temporary)
+        self._end_journal(files)
+
+    def _check_destinations(self) -> None:
+        left = Journal.left_by_killed(self.paths[-1])
+        for path in self.paths:
+            _check_destination(path, force=self._force or path.name in left, sources=self._sources)
+
+    def _begin_journal(self) -> None:
+        """Write down what the next run has to undo if this one is killed."""
+        output = self.paths[-1]
+        if self._journal is None:
+            self._journal = Journal.open(output)
+        if self._journal is not None:
+            records = [Record(file.path.name, identity(os.fstat(file.fd))) for file in self._files]
+            try:
+                self._journal.write(self._token, records or [Record(path.name) for path in self.paths])
+            except OSError as error:
+                raise _cannot_write(str(output), error, None) from error
+
+    def _end_journal(self, files: Sequence[_NewFile]) -> None:
+        """What could not be removed or put back is left to the next run."""
+        journal, self._journal = self._journal, None
+        if journal is None:
+            return
+        if any(os.path.lexists(name) for file in files for name in file.names):
+            journal.leave()
+        else:
+            journal.end()
 
     def _check_complete(self) -> None:
         if self._failed is not None:
@@ -142,19 +183,21 @@ class NewFiles:
 
     def _publish(self, file: _NewFile) -> None:
         if self._force:
-            if _exists(file.path):
+            if os.path.lexists(file.path):
                 try:
-                    os.link(file.path, file.backup, follow_symlinks=False)
+                    os.link(file.path, file.names.old, follow_symlinks=False)
                 except OSError:  # no hard links here
-                    file.path.rename(file.backup)
-            file.temporary.replace(file.path)
+                    file.path.rename(file.names.old)
+            if not file.named:
+                _link(file, file.names.new)
+            file.names.new.replace(file.path)
             return
         try:
-            os.link(file.temporary, file.path)
+            _link(file, file.path)
         except OSError as error:
             if _same(file.path, file.fd):  # a network file system may say so though it made the link
                 return
-            if isinstance(error, FileExistsError):
+            if isinstance(error, FileExistsError) or not file.named:
                 raise
             self._claim(file)
 
@@ -163,11 +206,50 @@ class NewFiles:
         """Publish where there are no hard links: take the name, then rename over what is certainly ours."""
         os.close(os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         try:
-            file.temporary.replace(file.path)
+            file.names.new.replace(file.path)
         except BaseException:
             if not _same(file.path, file.fd):
-                _remove(file.path)
+                remove(file.path)
             raise
+
+
+def _has_unnamed(directory: Path) -> bool:
+    """Whether files in a directory can do without a name until they get one, tried with an empty file.
+
+    Where Linux can, `/proc` is how a name is given without privileges; it may be missing, or a sandbox may refuse.
+    """
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    try:
+        fd = os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        _link_open(fd, directory / _PROBE)
+    except FileExistsError:  # another run's, or one's that was killed here
+        return True
+    except OSError:
+        return False
+    finally:
+        remove(directory / _PROBE)
+        os.close(fd)
+    return True
+
+
+def _link(file: _NewFile, name: Path) -> None:
+    if file.named:
+        os.link(file.names.new, name)
+    else:
+        _link_open(file.fd, name)
+
+
+def _link_open(fd: int, name: Path) -> None:
+    """Give an open file a name. That a directory is passed is what makes Python follow the link in `/proc`."""
+    there = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(str(fd), name, src_dir_fd=there, follow_symlinks=True)
+    finally:
+        os.close(there)
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -188,14 +270,19 @@ def _blaming(file: _NewFile, offset: int | None = None) -> Iterator[None]:
     except FileExistsError as error:
         raise _exists_error(file.path) from error
     except OSError as error:
-        hint = None
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            hint = f"Free some space or choose another place; this file takes {human_bytes(file.size)}"
-        elif error.errno in {errno.EMFILE, errno.ENFILE}:
-            hint = "Allow longer files, so that there are fewer, or raise the limit of open files"
-        elif error.errno == errno.EFBIG:
-            hint = "Split it into shorter files: the file system or a limit of the shell allows no longer one"
-        raise FileError("cannot be written", where=where, found=error.strerror, hint=hint) from error
+        raise _cannot_write(where, error, file.size) from error
+
+
+def _cannot_write(where: str, error: OSError, size: int | None) -> FileError:
+    hint = None
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        takes = "" if size is None else f"; this file takes {human_bytes(size)}"
+        hint = f"Free some space or choose another place{takes}"
+    elif error.errno in {errno.EMFILE, errno.ENFILE}:
+        hint = "Allow longer files, so that there are fewer, or raise the limit of open files"
+    elif error.errno == errno.EFBIG:
+        hint = "Split it into shorter files: the file system or a limit of the shell allows no longer one"
+    return FileError("cannot be written", where=where, found=error.strerror, hint=hint)
 
 
 def _exists_error(path: Path) -> OutputExistsError:
@@ -234,10 +321,6 @@ def _is(path: Path, source: Path) -> bool:
         return False
 
 
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
-
-
 def _same(path: Path, fd: int) -> bool:
     """Whether `path` is the very file that is open as `fd`."""
     if fd < 0:
@@ -246,19 +329,6 @@ def _same(path: Path, fd: int) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except OSError:
         return False
-
-
-def _restore(file: _NewFile) -> None:
-    with contextlib.suppress(OSError):
-        if _exists(file.path) and os.path.samestat(file.path.lstat(), file.backup.lstat()):
-            _remove(file.backup)  # a rename between two links of one file does nothing
-        else:
-            file.backup.replace(file.path)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def _close(file: _NewFile) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from quantform._native import summary
+from quantform._native import kernels, summary
 from quantform._version import __version__
 from quantform.cli import compare, conform, convert, decode, formats, imatrix, inspect, onnx, verify
 from quantform.cli._output import plain
@@ -29,6 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_LOST_PAGES = (
+    "a file became shorter while it was read, or its disk failed; nothing was written under the name of an output. "
+    "Run the command again when nothing else changes the file"
 )
 
 
@@ -62,6 +67,8 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminated)
+    if kernels is not None:
+        kernels.exit_on_lost_pages(f"quantform: error: {_LOST_PAGES}\n")
     try:
         app(prog_name="quantform")
     except (ArgumentError, UnknownNameError, OutputExistsError) as error:

@@ -132,6 +132,9 @@ def convert(
     GGUF to .ninfer keeps every block byte for byte, and the rest of the file in resources, so that converting back
     gives the original GGUF again. Configuration, tokenizer and templates beside a safetensors model go along. GGUF to
     .onnx keeps the blocks packed, and in the GGUF file; it needs the extra `onnx`.
+
+    DST appears when it is complete. A conversion that is stopped or killed leaves nothing under that name, what was
+    there before stays, and the next one starts over.
     """
     what: dict[str, Any] = {
         "recipe": recipe,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from quantform._files import Closing, MappedFile
+from quantform._files import Closing, MappedFile, exists
 from quantform._registry import near_matches
 from quantform._sizes import human_bytes
 from quantform.container.directory import Directory, ObjectRecord, TensorRecord, parse_directory
@@ -241,7 +241,7 @@ class Artifact(Closing):
 
     def _open_part(self, index: int) -> MappedFile:
         path = self.files[index]
-        if not path.exists():
+        if not exists(path):
             raise ArtifactError(
                 f"part {index} of the artifact is missing",
                 where=str(path),

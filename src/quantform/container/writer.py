@@ -140,7 +140,8 @@ class ArtifactWriter:
         self._coverage = {record.id: _Coverage(record.nbytes) for record in records}
         # Parts are published first and the entry last, so that whoever sees the entry sees the parts.
         self._files = NewFiles([*self.paths[1:], self.path], force=force, sources=sources)
-        self._stale = _old_parts(self.path, self.paths) if force else ()
+        self._force = force
+        self._stale: tuple[tuple[Path, bytes], ...] = ()
         self._state = "planned"
 
     @property
@@ -226,6 +227,8 @@ class ArtifactWriter:
             raise ArgumentError(f"the writer is {self._state}", hint="Make a new one for each artifact")
         order = [*range(1, len(self.paths)), 0]
         self._files.create([self._map.file_size(index) for index in order])
+        if self._force:
+            self._stale = _old_parts(self.path, self.paths)
         self._state = "open"
         return self
 

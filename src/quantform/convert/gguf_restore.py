@@ -48,7 +48,9 @@ def restore_gguf(source: NinferSource, output: Path, *, force: bool, progress: P
     """
     originals = _originals(source)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quantform-")))
+        scratch = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="quantform-", ignore_cleanup_errors=True))
+        )
         skeleton = stack.enter_context(_skeleton(source, scratch, originals))
         streams = _streams(source, skeleton)
         paths = _part_paths(output, len(originals))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quantform._files import MappedFile
+from quantform._files import MappedFile, is_directory
 from quantform.errors import ArgumentError, FileError, MissingExtraError, QuantformError
 from quantform.sources._protocol import Source, Tensor
 from quantform.sources.arrays import ArraySource
@@ -66,7 +66,7 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
         target = Path(path)
     except TypeError:
         raise ArgumentError("not a path", expected="text or os.PathLike", found=repr(path)) from None
-    if target.is_dir() or target.name.endswith((".safetensors", ".safetensors.index.json")):
+    if is_directory(target) or target.name.endswith((".safetensors", ".safetensors.index.json")):
         return _safetensors(target)
     if target.suffix.lower() == ".onnx":
         return _onnx(target)

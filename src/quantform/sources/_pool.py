@@ -26,7 +26,7 @@ class FilePool:
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, MappedFile] = OrderedDict()
         self._readers: dict[Path, int] = {}
-        self._sizes: dict[Path, int] = {}
+        self._known: dict[Path, tuple[int, ...]] = {}
         self._closed = False
 
     @contextmanager
@@ -64,14 +64,9 @@ class FilePool:
         file = self._open.get(path)
         if file is None:
             file = MappedFile(path)
-            if self._sizes.setdefault(path, file.size) != file.size:
+            if self._known.setdefault(path, file.identity) != file.identity:
                 file.close()
-                raise FileError(
-                    "the file changed since it was opened",
-                    where=str(path),
-                    expected=f"{self._sizes[path]} bytes",
-                    found=file.size,
-                )
+                raise FileError("the file changed since it was opened", where=str(path), hint="Open it again")
             self._open[path] = file
         self._open.move_to_end(path)
         return file

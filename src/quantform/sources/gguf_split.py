@@ -11,7 +11,7 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
-from quantform._files import MappedFile
+from quantform._files import MappedFile, exists
 from quantform.errors import GGUFError
 from quantform.sources.gguf_header import GGUFHeader, read_header
 
@@ -72,7 +72,7 @@ def _siblings(stack: ExitStack, opened: Opened, count: int) -> list[Opened]:
             found=count,
         )
     paths = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    missing = [sibling.name for sibling in paths if not sibling.exists()]
+    missing = [sibling.name for sibling in paths if not exists(sibling)]
     if missing:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         raise GGUFError(

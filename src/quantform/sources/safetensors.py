@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantform._files import exists
 from quantform._sizes import counted
 from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, check_range
@@ -128,7 +129,7 @@ class SafetensorsSource(Source[SafetensorsTensor]):
             FileError: It is longer than 16 MiB or no JSON object.
         """
         path = self._directory / name
-        return read_json(path, _CONFIG_MAX, what=name, constants=True) if path.exists() else None
+        return read_json(path, _CONFIG_MAX, what=name, constants=True) if exists(path) else None
 
     @property
     def open_files(self) -> int:

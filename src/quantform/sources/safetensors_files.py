@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantform._files import MappedFile
+from quantform._files import MappedFile, exists, is_directory
 from quantform.errors import FileError
 from quantform.sources.safetensors_json import read_json
 
@@ -41,7 +41,7 @@ def looks_like_safetensors(path: Path) -> bool:
 
     The format has no magic; its ninth byte is what tells it from others.
     """
-    if path.is_dir() or path.name.endswith((_SUFFIX, INDEX_SUFFIX)):
+    if is_directory(path) or path.name.endswith((_SUFFIX, INDEX_SUFFIX)):
         return True
     with MappedFile(path) as file:
         return file.size > 8 and file.read(8, 1) == b"{" and int.from_bytes(file.read(0, 8), "little") <= file.size - 8
@@ -53,10 +53,10 @@ def find_model(path: Path) -> Path:
     Raises:
         FileError: A directory holds none, or several and nothing that says which.
     """
-    if not path.is_dir():
+    if not is_directory(path):
         return path
     for name in (f"model{INDEX_SUFFIX}", f"model{_SUFFIX}"):
-        if (path / name).exists():
+        if exists(path / name):
             return path / name
     try:
         names = sorted(entry.name for entry in path.iterdir())
@@ -108,7 +108,7 @@ def read_index(path: Path) -> Index:
             shards[name] = path.parent / name
         shard_of[tensor] = shards[name]
         tensors.setdefault(name, []).append(tensor)
-    missing = [name for name, shard in shards.items() if not shard.exists()]
+    missing = [name for name, shard in shards.items() if not exists(shard)]
     if missing:
         raise FileError(
             "shards that the index names are missing",

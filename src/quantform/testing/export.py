@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantform._journal import Journal
 from quantform._progress import Progress, silent
 from quantform.errors import FileError, OutputExistsError
 from quantform.testing.kit import RULES, encoder_vectors, vectors
@@ -60,8 +61,12 @@ def export(
         )
     if not target.absolute().parent.is_dir():
         raise FileError("there is no directory to write to", where=str(target.absolute().parent))
+    journal = Journal.open(target.absolute())  # nothing is written in it: it keeps other processes away
     staged = target.absolute().parent / f".quantform-{uuid.uuid4().hex}"
+    if journal is not None:
+        staged = journal.path.with_suffix(".staged")
     try:
+        shutil.rmtree(staged, ignore_errors=True)  # of a run that was killed
         staged.mkdir()
         manifest = _Writer(staged).write(chosen, progress)
         staged.replace(target)
@@ -71,6 +76,9 @@ def export(
             place = str(error.filename or target)
             raise FileError("the vectors cannot be written", where=place, found=error.strerror) from error
         raise
+    finally:
+        if journal is not None:
+            journal.end()
     return manifest
 
 
