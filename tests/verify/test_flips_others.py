@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def checkpoint(directory: Path) -> Path:
     )
 
 
-LEGAL = {
+LEGAL: dict[str, Callable[[bytes], bool]] = {
     "a.weight": lambda data: not np.any((np.frombuffer(data, np.uint8) & 0x7F) == 0x7F),
     "a.weight_scale": lambda data: bool(np.all(np.frombuffer(data, "<u4") < 0x7F800000)),
     "b.weight_scale": lambda data: bool(np.all(np.frombuffer(data, np.uint8) < 0x7F)),
