@@ -50,7 +50,11 @@ def reads(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> dict[st
     def count(file: MappedFile, offset: int, size: int) -> None:
         times.setdefault(file.path.name, np.zeros(file.size, np.int64))[offset : offset + size] += 1
 
-    read_into, view = MappedFile.read_into, MappedFile.view
+    read, read_into, view = MappedFile.read, MappedFile.read_into, MappedFile.view
+
+    def counted_bytes(self: MappedFile, offset: int, size: int) -> bytes:
+        count(self, offset, size)
+        return read(self, offset, size)
 
     def counted_read(self: MappedFile, offset: int, out: np.ndarray) -> None:
         count(self, offset, out.nbytes)
@@ -60,6 +64,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> dict[st
         count(self, offset, size)
         return view(self, offset, size)
 
+    monkeypatch.setattr(MappedFile, "read", counted_bytes)
     monkeypatch.setattr(MappedFile, "read_into", counted_read)
     monkeypatch.setattr(MappedFile, "view", counted_view)
     run()

@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 CHECKED_BYTES = 1 << 20
 """Bytes checked at a time: they stay in the second-level cache between reading and checking."""
 
-WINDOW_COLUMNS = 1 << 20
+WINDOW_COLUMNS = 1 << 19
 """Longer rows are checked in windows of as many columns, so that memory grows with no dimension."""
 
 

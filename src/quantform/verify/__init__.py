@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantform import onnx
-from quantform._files import MappedFile
+from quantform._files import MappedFile, is_directory
 from quantform._progress import Progress, silent
 from quantform.errors import MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
@@ -48,7 +48,7 @@ def verify(
         MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
     """
     target = Path(path)
-    if not target.is_dir():
+    if not is_directory(target):
         MappedFile(target).close()  # what is no file, or may not be read, is no finding
     try:
         source = open_source(target)
