@@ -187,7 +187,8 @@ def _write_tensors(writer: ArtifactWriter, plan: Plan, workers: Workers, progres
     try:
         workers.run(tasks(), more)
     except QuantformError as error:
-        raise error if error.where and plan.source in error.where else error.at(plan.source) from None
+        named = any(name in (error.where or "") for name in (plan.source, str(writer.path)))
+        raise error if named else error.at(plan.source) from None
 
 
 def _resource_ids(keys: Sequence[tuple[str, str]], main: str) -> dict[tuple[str, str], str]:
