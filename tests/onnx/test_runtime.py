@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import quantform
 from quantform import _native
-from quantform.errors import UnsupportedError
+from quantform.errors import ArgumentError, UnsupportedError
 from quantform.onnx import custom_op_library, import_gguf, run, runtime, session, session_options
 from quantform.packed import PROFILES, Profile, dequantize_packed
 from quantform.sources import GGUFSource
@@ -407,3 +407,123 @@ def test_the_instruction_set_may_be_named(name: str) -> None:
     else:
         assert "QUANTFORM_ISA names no instruction set that is compiled in" in done.stderr
         assert "found 'z80'" in done.stderr
+
+
+# --- options, functions, feeds ---------------------------------------------------------------------------------------
+
+
+def in_directories(tmp_path: Path, opsets: dict[str, int]) -> dict[Path, npt.NDArray[np.uint8]]:
+    """Models of one name for their weights, each in a directory of its own, and the weights."""
+    found = {}
+    for number, (name, opset) in enumerate(opsets.items()):
+        path = tmp_path / name / "model.onnx"
+        path.parent.mkdir()
+        payload = np.full(36, 0x30 + number, np.uint8)
+        (path.parent / "weights.bin").write_bytes(payload.tobytes())
+        onnx.save(two_operators(external("weights.bin", 0, 36), opset), path)
+        found[path] = payload
+    return found
+
+
+@pytest.mark.parametrize("opsets", [(29, 26), (26, 29), (29, 29), (26, 26)])
+@pytest.mark.parametrize("way", ["file", "relative", "link", "bytes"])
+def test_one_set_of_options_serves_models_in_many_directories(
+    way: str, opsets: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = session_options()
+    models = in_directories(tmp_path, dict(zip("ab", opsets, strict=True)))
+    for path, payload in [*models.items(), *models.items()]:
+        given: Any = path
+        monkeypatch.chdir(tmp_path)
+        if way == "relative":
+            given = path.relative_to(tmp_path)
+        elif way == "link":
+            link = tmp_path / f"link_{path.parent.name}"
+            if not link.exists():
+                link.symlink_to(path.parent)
+            given = link / path.name
+        elif way == "bytes":
+            monkeypatch.chdir(path.parent)
+            given = path.read_bytes()
+        (found,) = session(given, options).run(None, {})
+        assert np.array_equal(words(found), words(-dequantize_packed(payload, "gguf:q4_0", [2, 32])))
+
+
+def test_the_folder_of_an_option_that_was_there_is_written_anew(tmp_path: Path) -> None:
+    options = session_options()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    (tmp_path / "weights.bin").write_bytes(bytes(36))
+    ((path, payload),) = in_directories(tmp_path, {"a": 26}).items()
+    (found,) = session(path, options).run(None, {})
+    assert np.array_equal(words(found), words(-dequantize_packed(payload, "gguf:q4_0", [2, 32])))
+
+
+def test_new_options_fold_no_large_constants() -> None:
+    key = "optimization.constant_folding_max_output_size_in_bytes"
+    assert session_options().get_session_config_entry(key) == "1048576"
+    given = onnxruntime.SessionOptions()
+    session_options(given)
+    with pytest.raises(RuntimeError, match=key):
+        given.get_session_config_entry(key)
+
+
+def calling(inner: list[str], shape: list[int]) -> ModelProto:
+    """A model whose functions call one another, `inner` from the outside in; the last one has the node."""
+    kinds = {"format": onnx.AttributeProto.STRING, "shape": onnx.AttributeProto.INTS}
+    imports = [helper.make_opsetid("", 29), helper.make_opsetid("com.example", 1)]
+    functions = []
+    for name, target in zip(inner, [*inner[1:], "DequantizePacked"], strict=True):
+        domain = "" if target == "DequantizePacked" else "com.example"
+        node = helper.make_node(target, ["x"], ["w"], domain=domain)
+        for attribute, kind in kinds.items():
+            node.attribute.add(name=attribute, ref_attr_name=attribute, type=kind)
+        functions.append(helper.make_function("com.example", name, ["x"], ["w"], [node], imports, attributes=[*kinds]))
+    other = helper.make_function(
+        "com.example", "Other", ["x"], ["w"], [helper.make_node("Neg", ["x"], ["w"])], imports[:1]
+    )
+    nodes = [
+        helper.make_node(inner[0], ["x"], ["w"], domain="com.example", format="gguf:q4_0", shape=shape),
+        helper.make_node("Other", ["w"], ["y"], domain="com.example"),
+    ]
+    model = make_model(nodes, {"y": 1}, np.full(36, 0x31, np.uint8), 29)
+    model.functions.extend([*functions, other])
+    model.opset_import.append(imports[1])
+    return model
+
+
+@pytest.mark.parametrize("library", ["quantform_ort.so", "absent.so"])
+@pytest.mark.parametrize("inner", [["F"], ["G", "F"], ["H", "G", "F"]])
+def test_sessions_take_nodes_out_of_functions(inner: list[str], library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_LIBRARY", library)
+    (values,) = session(calling(inner, [2, 32])).run(None, {})
+    payload = np.full(36, 0x31, np.uint8)
+    assert np.array_equal(words(values), words(-dequantize_packed(payload, "gguf:q4_0", [2, 32])))
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"a path, the bytes of a model, or an onnx.ModelProto, found int"):
+        session(3)  # type: ignore[arg-type]
+
+
+def test_feeds_may_be_lists_and_options_of_a_run_are_handed_on() -> None:
+    kinds = {"a": TensorProto.INT64, "b": TensorProto.FLOAT, "c": TensorProto.BFLOAT16}
+    nodes = [helper.make_node("Cast", [name], [f"{name}_out"], to=TensorProto.FLOAT) for name in kinds]
+    nodes.append(helper.make_node("Cast", ["b"], ["d_out"], to=TensorProto.BFLOAT16))
+    outputs = {**{f"{name}_out": int(TensorProto.FLOAT) for name in kinds}, "d_out": int(TensorProto.BFLOAT16)}
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, kind, [2]) for name, kind in kinds.items()],
+        [helper.make_tensor_value_info(name, kind, [2]) for name, kind in outputs.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
+    loaded = session(model)
+    found = run(loaded, {"a": [1, 2], "b": [3, 4.5], "c": [5, 6]})
+    assert [values.tolist() for values in found] == [[1, 2], [3, 4.5], [5, 6], [3, 4.5]]
+    plain = session(make_model([packed_node(**GOOD)], {"y": 1}))
+    assert run(plain, {"x": [0] * 36})[0].shape == (2, 32)
+    stopped = onnxruntime.RunOptions()
+    stopped.terminate = True
+    for loaded_one, feeds in ((plain, {"x": [0] * 36}), (loaded, {"a": [1, 2], "b": [3, 4.5], "c": [5, 6]})):
+        with pytest.raises(Exception, match="terminate"):
+            run(loaded_one, feeds, run_options=stopped)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-from onnx import AttributeProto, version_converter
+from onnx import AttributeProto, inliner, version_converter
 
 from quantform.errors import FileError, UnsupportedError
-from quantform.sources.onnx_contract import STANDARD_DOMAINS
+from quantform.sources.onnx_contract import STANDARD_DOMAINS, is_packed_node
 
-__all__ = ["graphs_of", "names_of", "opset_of", "raise_opset"]
+__all__ = ["graphs_of", "inline_packed", "names_of", "opset_of", "raise_opset"]
 
 _LOWERED_SINCE = 21  # the earliest version that lowered models can have
 
@@ -41,6 +41,26 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_of(attribute.g)
             for inner in attribute.graphs:
                 yield from graphs_of(inner)
+
+
+def inline_packed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without functions that have packed nodes, or call one that has: their nodes are where they are called.
+
+    A runtime creates the operator's nodes from attributes, which inside a function may be its caller's; and it takes
+    nodes of a library's operators in graphs only. `model` itself comes back where there is no such function.
+    """
+    nodes = {
+        (function.domain, function.name): [
+            node for one in graphs_of(onnx.GraphProto(node=function.node)) for node in one.node
+        ]
+        for function in model.functions
+    }
+    found = {key for key, inner in nodes.items() if any(map(is_packed_node, inner))}
+    before = 0
+    while len(found) > before:
+        before = len(found)
+        found.update(key for key, inner in nodes.items() if any((node.domain, node.op_type) in found for node in inner))
+    return inliner.inline_selected_functions(model, sorted(found)) if found else model
 
 
 def names_of(graph: onnx.GraphProto) -> set[str]:
