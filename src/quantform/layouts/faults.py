@@ -13,7 +13,7 @@ __all__ = ["CHECKED_BYTES", "WINDOW_COLUMNS", "Fault", "Faults", "Piece", "byte_
 
 Bytes = npt.NDArray[np.uint8]
 
-CHECKED_BYTES = 1 << 20
+CHECKED_BYTES = 1 << 19
 """Bytes checked at a time: they stay in the second-level cache between reading and checking."""
 
 WINDOW_COLUMNS = 1 << 19
