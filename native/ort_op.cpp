@@ -155,7 +155,7 @@ Kernel checked(const Api* api, Attributes attributes) {
                       "(BFLOAT16), found " + std::to_string(*attributes.output_dtype)};
     }
     std::vector<std::int64_t> shape = std::move(*attributes.shape);
-    if (shape.empty()) wrong_shape(shape, "has no dimension; expected a list of one integer or more");
+    if (shape.empty()) wrong_shape(shape, "has no dimension, or is no list of integers; expected one integer or more");
     for (const std::int64_t dimension : shape) {
         if (dimension < 0) wrong_shape(shape, "has a negative dimension; found " + std::to_string(dimension));
     }

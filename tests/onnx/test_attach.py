@@ -272,8 +272,24 @@ def test_an_earlier_version_gets_the_lowered_form(opset: int, weights: Path, tmp
 
 
 def test_a_version_below_the_lowered_form_is_refused(graph: Path, weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="expected at least 21, found 20"):
+    with pytest.raises(ArgumentError, match="from 21 on for the lowered form, found 20"):
         attach(graph, weights, tmp_path / "out.onnx", names=NAMES, opset=20)
+
+
+@pytest.mark.parametrize("opset", [-1, 0, 30, 99])
+def test_versions_that_do_not_exist_are_refused(opset: int, graph: Path, weights: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=f"one from 21 on for the lowered form, found {opset}"):
+        attach(graph, weights, tmp_path / "m.onnx", names={"up": "blk.0.up.weight"}, opset=opset)
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_new_nodes_have_the_names_of_their_outputs(graph: Path, weights: Path, tmp_path: Path) -> None:
+    attach(graph, weights, tmp_path / "m.onnx", names={"up": "blk.0.up.weight"})
+    new = onnx.load(tmp_path / "m.onnx", load_external_data=False).graph.node[:2]
+    assert [(node.op_type, node.name) for node in new] == [
+        ("DequantizePacked", "blk.0.up.weight"),
+        ("Transpose", "up"),
+    ]
 
 
 def test_a_graph_with_functions_is_raised_only_where_nothing_changed(weights: Path, tmp_path: Path) -> None:
@@ -301,7 +317,7 @@ def test_a_later_version_is_kept(weights: Path, tmp_path: Path) -> None:
     attach(graph, weights, tmp_path / "out.onnx", names=NAMES)
     with OnnxSource(tmp_path / "out.onnx") as made:
         assert made.opset == 30
-    with pytest.raises(UnsupportedError, match=r"later version than the one asked for.*--opset 30"):
+    with pytest.raises(UnsupportedError, match=r"later version than the one asked for.*Name no version"):
         attach(graph, weights, tmp_path / "out.onnx", names=NAMES, opset=29, force=True)
 
 

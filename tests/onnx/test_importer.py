@@ -500,6 +500,34 @@ def test_what_onnx_refuses_is_a_finding(gguf: Path, tmp_path: Path) -> None:
         check_model(tmp_path / "m.onnx")
     (finding,) = qf.verify(tmp_path / "m.onnx").findings
     assert finding.rule == "onnx"
+    assert "\n" not in str(finding)
+    assert str(finding).count("m.onnx") == 1
+
+
+@pytest.mark.parametrize("name", ["we ird..name", "a:b", "a\\b", "C:a", "tab\tname", "..a"])
+def test_names_that_no_location_can_have_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    source = tmp_path / f"{name}.gguf"
+    source.write_bytes(simple())
+    (tmp_path / "w.gguf").write_bytes(simple())
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UnsupportedError, match=r"cannot be a location.*Rename it, or copy"):
+        qf.convert(source, tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedError, match=r"cannot be a location.*Give the model another name"):
+        qf.convert(tmp_path / "w.gguf", tmp_path / f"{name}.onnx", data="copy")
+    assert sorted(tmp_path.iterdir()) == before
+    qf.convert(source, tmp_path / "m.onnx", data="copy")
+    check_model(tmp_path / "m.onnx")
+    qf.convert(tmp_path / "w.gguf", tmp_path / f"{name}.onnx", data="inline")
+    assert qf.verify(tmp_path / f"{name}.onnx").ok
+
+
+@pytest.mark.parametrize("options", [{}, {"opset": 26}, {"qdq": True, "data": "inline"}], ids=str)
+def test_nodes_have_the_names_of_their_outputs(options: dict[str, Any], gguf: Path, tmp_path: Path) -> None:
+    qf.convert(gguf, tmp_path / "m.onnx", **options)
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    assert nodes
+    assert [node.name for node in nodes] == [node.output[0] for node in nodes]
 
 
 # --- lowered models -------------------------------------------------------------------------------------------------
@@ -539,8 +567,8 @@ def test_lowered_and_standard_operators_go_together(gguf: Path, tmp_path: Path) 
 
 
 def test_versions_that_no_form_has_are_refused(gguf: Path, tmp_path: Path) -> None:
-    for opset in (-1, 1, 20):
-        with pytest.raises(ArgumentError, match=f"found {opset}"):
+    for opset in (-1, 0, 1, 20, 30, 99, True, 2**70):
+        with pytest.raises(ArgumentError, match=f"one from 21 on for the lowered form, found {opset}"):
             qf.convert(gguf, tmp_path / "m.onnx", opset=opset)
     assert not (tmp_path / "m.onnx").exists()
 

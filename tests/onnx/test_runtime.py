@@ -250,7 +250,7 @@ def test_external_data_that_is_not_there(location: str, offset: int, length: int
 
 GOOD: dict[str, Any] = {"format": "gguf:q4_0", "shape": [2, 32]}
 # The runtime reads a list of integers from an attribute of any kind.
-NO_SHAPE = "shape [] has no dimension; expected a list of one integer or more"
+NO_SHAPE = "shape [] has no dimension, or is no list of integers; expected one integer or more"
 LENGTH = "payload of gguf:q4_0 [2, 32] has the wrong length; expected 36 bytes, found"
 WRONG: list[tuple[dict[str, Any], list[int], str]] = [
     ({"shape": [32]}, [18], "attribute format is missing"),
@@ -524,6 +524,10 @@ def test_feeds_may_be_lists_and_options_of_a_run_are_handed_on() -> None:
     assert run(plain, {"x": [0] * 36})[0].shape == (2, 32)
     stopped = onnxruntime.RunOptions()
     stopped.terminate = True
-    for loaded_one, feeds in ((plain, {"x": [0] * 36}), (loaded, {"a": [1, 2], "b": [3, 4.5], "c": [5, 6]})):
+    cases: list[tuple[onnxruntime.InferenceSession, dict[str, Any]]] = [
+        (plain, {"x": [0] * 36}),
+        (loaded, {"a": [1, 2], "b": [3, 4.5], "c": [5, 6]}),
+    ]
+    for loaded_one, feeds in cases:
         with pytest.raises(Exception, match="terminate"):
             run(loaded_one, feeds, run_options=stopped)

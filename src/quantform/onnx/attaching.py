@@ -20,13 +20,14 @@ from quantform._registry import near_matches
 from quantform._report import Report
 from quantform._sizes import human_bytes
 from quantform.errors import ArgumentError, FileError, UnknownNameError, UnsupportedError
-from quantform.onnx.graphs import graphs_of, names_of, opset_of, raise_opset
+from quantform.onnx.graphs import check_opset, names_of, opset_of, raise_opset
 from quantform.onnx.lowering import lower
 from quantform.onnx.parts import IR_VERSION, OPSET, Parts
 from quantform.onnx.schema import register
 from quantform.onnx.storage import Blob, check_data, check_reference, copied, write_model
 from quantform.packed import PROFILES
 from quantform.sources import GGUFSource, GGUFTensor
+from quantform.sources.onnx_contract import graphs_of
 from quantform.sources.onnx_file import data_type
 from quantform.sources.onnx_model import OnnxSource
 
@@ -94,6 +95,7 @@ def attach(
         OutputExistsError: An output exists and `force` is false.
     """
     check_data(data)
+    check_opset(opset)
     target = Path(output)
     with OnnxSource(graph) as host, GGUFSource(weights) as source:
         pairs = _pairs(host, source, names)

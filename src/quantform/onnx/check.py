@@ -26,4 +26,4 @@ def check_model(path: str | os.PathLike[str]) -> None:
     try:
         onnx.checker.check_model(os.fspath(path), full_check=True)
     except (ValidationError, InferenceError) as error:
-        raise FileError("onnx refuses the model", where=os.fspath(path), found=str(error).strip()) from error
+        raise FileError("onnx refuses the model", where=os.fspath(path), found=" ".join(str(error).split())) from error

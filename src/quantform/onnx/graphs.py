@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
-from onnx import AttributeProto, inliner, version_converter
+from onnx import inliner, version_converter
 
-from quantform.errors import FileError, UnsupportedError
-from quantform.sources.onnx_contract import STANDARD_DOMAINS, is_packed_node
+from quantform.errors import ArgumentError, FileError, UnsupportedError
+from quantform.sources.onnx_contract import SINCE_VERSION, STANDARD_DOMAINS, graphs_of, is_packed_node
 
-__all__ = ["graphs_of", "inline_packed", "names_of", "opset_of", "raise_opset"]
+__all__ = ["check_opset", "inline_packed", "names_of", "opset_of", "raise_opset"]
 
 _LOWERED_SINCE = 21  # the earliest version that lowered models can have
+
+
+def check_opset(opset: int | None) -> None:
+    """Check that a version of ONNX's operators, if one is asked for, exists and can hold packed weights.
+
+    Raises:
+        ArgumentError: It does not, or cannot.
+    """
+    if opset is not None and not (type(opset) is int and _LOWERED_SINCE <= opset <= SINCE_VERSION):
+        raise ArgumentError(
+            "opset is no version of ONNX's operators that can hold packed weights",
+            expected=f"{SINCE_VERSION}, which has the operator, or one from {_LOWERED_SINCE} on for the lowered form",
+            found=repr(opset),
+        )
 
 
 def opset_of(model: onnx.ModelProto, where: str) -> int:
@@ -30,17 +42,6 @@ def opset_of(model: onnx.ModelProto, where: str) -> int:
             found=sorted(versions) or "none",
         )
     return int(versions.pop())
-
-
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside its nodes, at any depth."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from graphs_of(attribute.g)
-            for inner in attribute.graphs:
-                yield from graphs_of(inner)
 
 
 def inline_packed(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -86,7 +87,9 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
             where=where,
             expected=f"version {version} or earlier",
             found=current,
-            hint=f"Ask for version {current} (--opset {current}) or a later one",
+            hint=f"Ask for version {current} (--opset {current}) or a later one"
+            if current <= SINCE_VERSION
+            else "Name no version: the graph's own is kept",
         )
     if current == version:
         return model
@@ -96,7 +99,7 @@ def raise_opset(model: onnx.ModelProto, version: int, where: str) -> onnx.ModelP
                 entry.version = version
         return model
     hint = "Convert it with other tools" + (
-        f", or keep its operators: --opset {current}" if current >= _LOWERED_SINCE else ""
+        f", or keep its operators: --opset {current}" if _LOWERED_SINCE <= current <= SINCE_VERSION else ""
     )
     if model.functions:  # the converter would drop them
         raise UnsupportedError(

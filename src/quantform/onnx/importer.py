@@ -14,6 +14,7 @@ from quantform._sizes import counted
 from quantform._strict_json import json_values
 from quantform._version import __version__
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
+from quantform.onnx.graphs import check_opset
 from quantform.onnx.lowering import lower
 from quantform.onnx.parts import OPSET, Parts
 from quantform.onnx.storage import Blob, check_data, check_reference, write_model
@@ -68,6 +69,7 @@ def import_gguf(
     """
     data = "reference" if data is None else data
     check_data(data)
+    check_opset(opset)
     _check_names(source)
     if data == "reference":
         if qdq:
@@ -119,7 +121,7 @@ def _model(
             way = f"initializer of {TensorProto.DataType.Name(kind)}"
         outputs.append(helper.make_tensor_value_info(tensor.name, kind, list(tensor.shape)))
         report.tensors[way] += 1
-    version = opset or (OPSET if parts.has_packed else _RUNTIME_OPSET)
+    version = (OPSET if parts.has_packed else _RUNTIME_OPSET) if opset is None else opset
     _check_version(parts, version, output)
     model = helper.make_model(
         helper.make_graph(parts.nodes, output.stem, [], outputs, parts.initializers),

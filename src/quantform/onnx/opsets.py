@@ -8,8 +8,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 
 from quantform.errors import UnsupportedError
-from quantform.onnx.graphs import graphs_of
-from quantform.sources.onnx_contract import STANDARD_DOMAINS, is_packed_node
+from quantform.sources.onnx_contract import STANDARD_DOMAINS, graphs_of, is_packed_node
 
 __all__ = ["for_runtime"]
 
@@ -61,13 +60,13 @@ def _defined_since(node: NodeProto, version: int) -> int:
     except onnx.defs.SchemaError:
         raise UnsupportedError(
             f"the installed onnx {onnx.__version__} knows no operator {node.op_type!r} of opset {version}",
-            where=f"node {node.name!r}",
+            where=f"node {node.name or next(iter(node.output), '')!r}",
             hint="Upgrade onnx, or check the operator's name",
         ) from None
     if since > _NEWEST:
         raise UnsupportedError(
             f"{node.op_type} is defined so in opset {since} only, which no runtime knows yet",
-            where=f"node {node.name!r}",
+            where=f"node {node.name or next(iter(node.output), '')!r}",
             hint=f"Use operators of opset {_NEWEST}",
         )
     return since

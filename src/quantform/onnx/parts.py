@@ -36,7 +36,7 @@ class Parts:
         taken: Names that values of the graph have already.
 
     Attributes:
-        nodes: In an order in which each one's inputs come before it.
+        nodes: In an order in which each one's inputs come before it; each has its output's name.
         initializers: Those without elements have their data; `blobs` has that of the others.
         blobs: The bytes of initializers.
         opset: The first version of ONNX's operators that has all nodes but `DequantizePacked`.
@@ -81,7 +81,7 @@ class Parts:
         decoded = output
         if not whole or transpose:
             decoded = self.fresh(tensor.name if whole else f"{tensor.name}.blocks")
-        node = helper.make_node("DequantizePacked", [payload], [decoded])
+        node = helper.make_node("DequantizePacked", [payload], [decoded], decoded)
         for name, value in (("format", tensor.format), ("shape", list(shape)), ("output_dtype", output_type)):
             node.attribute.append(helper.make_attribute(name, value))
         self.nodes.append(node)
@@ -90,7 +90,7 @@ class Parts:
             self._reshape(tensor, decoded, reshaped)
             decoded = reshaped
         if transpose:
-            self.nodes.append(helper.make_node("Transpose", [decoded], [output], perm=[1, 0]))
+            self.nodes.append(helper.make_node("Transpose", [decoded], [output], output, perm=[1, 0]))
 
     def linear(self, tensor: GGUFTensor, output: str) -> None:
         """Packed blocks as `DequantizeLinear` of `NAME.codes` and `NAME.scales`, with the same values.
@@ -124,6 +124,7 @@ class Parts:
                 "DequantizeLinear",
                 inputs,
                 [values],
+                values,
                 axis=-1,
                 block_size=linear.profile.values,
                 output_dtype=int(TensorProto.FLOAT),
@@ -132,8 +133,8 @@ class Parts:
         if linear.affine:
             minima = self._part(tensor, "minima", 2 * count, TensorProto.FLOAT16, scales_shape)
             wide, values, products = self.fresh(f"{minima}.float"), self.fresh(f"{tensor.name}.sums"), values
-            self.nodes.append(helper.make_node("Cast", [minima], [wide], to=int(TensorProto.FLOAT)))
-            self.nodes.append(helper.make_node("Add", [products, wide], [values]))
+            self.nodes.append(helper.make_node("Cast", [minima], [wide], wide, to=int(TensorProto.FLOAT)))
+            self.nodes.append(helper.make_node("Add", [products, wide], [values], values))
         if reshaped:
             self._reshape(tensor, values, output)
 
@@ -157,7 +158,7 @@ class Parts:
         wanted = self.fresh(f"{tensor.name}.shape")
         dims = np.asarray(tensor.shape, np.int64)
         self.initializers.append(numpy_helper.from_array(dims, wanted))
-        self.nodes.append(helper.make_node("Reshape", [values, wanted], [output], allowzero=1))
+        self.nodes.append(helper.make_node("Reshape", [values, wanted], [output], output, allowzero=1))
 
     def _part(self, tensor: GGUFTensor, which: str, nbytes: int, kind: int, shape: tuple[int, ...]) -> str:
         """An initializer with one part of all blocks: `"codes"`, `"scales"` or `"minima"`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -102,11 +102,19 @@ def check_reference(source: GGUFSource, output: Path) -> None:
             expected=f"an output in {path.parent.resolve()}",
             hint=f"Write the model there, or {_COPY}",
         )
-    if PureWindowsPath(path.name).name != path.name or not path.name.isprintable():
+    _check_location(path, f"Rename it, or {_COPY}")
+
+
+def _check_location(path: Path, hint: str) -> None:
+    """Check that a file's name can be where an initializer's data lies, for every program that reads the model."""
+    name = path.name
+    if ".." in name or {":", "\\", "/"} & set(name) or not name.isprintable():
         raise UnsupportedError(
-            "the name of the GGUF file cannot be a location in an ONNX model",
-            where=repr(where),
-            hint=f"Rename it, or {_COPY}",
+            "the file's name cannot be a location in an ONNX model",
+            where=repr(str(path)),
+            expected="printable characters without ':', '\\' and '..'",
+            found=repr(name),
+            hint=hint,
         )
 
 
@@ -135,12 +143,15 @@ def write_model(
         The files and their sizes, the model first.
 
     Raises:
-        UnsupportedError: The model would be longer than a protobuf message can be.
+        UnsupportedError: The model would be longer than a protobuf message can be, or the file beside it has a
+            name that cannot be a location.
         OutputExistsError: An output exists and `force` is false.
         FileError: A file cannot be read or written.
     """
     beside = output.with_name(f"{output.name}.data")
     paths = [beside, output] if data == "copy" and blobs else [output]
+    if beside in paths:
+        _check_location(beside, "Give the model another name")
     files = NewFiles(paths, force=force, sources=sources)
     protos = {proto.name: proto for proto in model.graph.initializer}
     sizes: list[int] = []

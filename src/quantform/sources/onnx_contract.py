@@ -5,11 +5,11 @@ The operator's own rules on sizes are those of `quantform.packed`; here is only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from quantform.errors import ArgumentError
 from quantform.packed import PROFILES, Profile, payload_bytes
@@ -23,6 +23,7 @@ __all__ = [
     "STANDARD_DOMAINS",
     "Contract",
     "function_name",
+    "graphs_of",
     "is_packed_node",
     "missing",
     "output_type",
@@ -89,6 +90,17 @@ class Contract:
 def is_packed_node(node: NodeProto) -> bool:
     """Whether a node is the specification's own operator."""
     return node.op_type == OPERATOR and node.domain in STANDARD_DOMAINS
+
+
+def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and those inside its nodes, at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from graphs_of(attribute.g)
+            for inner in attribute.graphs:
+                yield from graphs_of(inner)
 
 
 def function_name(profile: Profile, output_type: int) -> str:

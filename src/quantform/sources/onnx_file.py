@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -87,6 +88,8 @@ _DATA_TYPES = {
         DataType("FLOAT8E5M2", 8, "e5m2"),
         DataType("FLOAT8E5M2FNUZ", 8, "e5m2fnuz"),
         DataType("FLOAT8E8M0", 8, "e8m0"),
+        DataType("FLOAT6E2M3", 6, "e2m3"),
+        DataType("FLOAT6E3M2", 6, "e3m2"),
         DataType("FLOAT4E2M1", 4, "e2m1"),
         DataType("COMPLEX64", 64),
         DataType("COMPLEX128", 128),
@@ -266,12 +269,12 @@ class _External(InitializerBytes):
 
     def view(self, first: int, count: int) -> Bytes:
         self.check()
-        with self.pool.using(self.path) as file:
+        with self._file() as file:
             return file.view(self.offset + first, count)
 
     def read_into(self, offset: int, out: Bytes) -> None:
         self.check()
-        with self.pool.using(self.path) as file:
+        with self._file() as file:
             file.read_into(self.offset + offset, out)
 
     def check(self) -> None:
@@ -295,14 +298,24 @@ class _External(InitializerBytes):
                 found=str(actual),
                 hint="Copy the file to where the link is",
             )
-        with self.pool.using(self.path) as file:
-            if self.offset + self.nbytes > file.size:
-                raise TruncatedFileError(
-                    "the external data ends too early",
-                    where=self.where,
-                    expected=f"{self.nbytes} bytes at byte {self.offset} of {self.path.name}",
-                    found=f"{file.size} bytes in all",
-                )
+        with self._file() as file:
+            size = file.size
+        if self.offset + self.nbytes > size:
+            raise TruncatedFileError(
+                "the external data ends too early",
+                where=self.where,
+                expected=f"{self.nbytes} bytes at byte {self.offset} of {self.path.name}",
+                found=f"{size} bytes in all",
+            )
+
+    @contextmanager
+    def _file(self) -> Iterator[MappedFile]:
+        """The file; what is wrong with it is wrong with the initializer."""
+        try:
+            with self.pool.using(self.path) as file:
+                yield file
+        except FileError as error:
+            raise error.at(self.where) from None
 
 
 def initializer_bytes(

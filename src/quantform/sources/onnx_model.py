@@ -192,6 +192,7 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
         files: The model, and each file of external data.
         metadata: The model's `metadata_props`.
         model: The message. To be read only.
+        sparse: The names of sparse initializers, which are no tensors here.
 
     Raises:
         FileError: The file is no ONNX model, or a weight in it cannot be what it declares.
@@ -205,6 +206,9 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
         self._pool = FilePool()
         self._external: dict[Path, None] = {}
         self._bytes: dict[str, InitializerBytes] = {}
+        self.sparse = tuple(
+            text(proto.values.name, "a name", str(self.path)) for proto in self.model.graph.sparse_initializer
+        )
         self._tensors = {tensor.name: tensor for tensor in self._read()}
         self.files = (self.path, *self._external)
         where = str(self.path)
@@ -227,7 +231,8 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
     def describe(self) -> str:
         """Version of the format, that of the operators, number of tensors."""
         opset = "" if self.opset is None else f", opset {self.opset}"
-        return f"ONNX, IR version {self.model.ir_version}{opset}, {counted(len(self), 'tensor')}"
+        sparse = f", {counted(len(self.sparse), 'sparse initializer')} not listed" if self.sparse else ""
+        return f"ONNX, IR version {self.model.ir_version}{opset}, {counted(len(self), 'tensor')}{sparse}"
 
     def close(self) -> None:
         """Close every file of external data. Arrays that were given out stay valid."""

@@ -16,7 +16,9 @@ from quantform.sources.onnx_contract import (
     FUNCTION_DOMAIN,
     OPERATOR,
     OUTPUT_TYPES,
+    STANDARD_DOMAINS,
     function_name,
+    graphs_of,
     is_packed_node,
     read,
 )
@@ -78,12 +80,17 @@ class Reshapes:
 
     def __init__(self, graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto]) -> None:
         self._initializers = initializers
-        self._uses = Counter(name for node in graph.node for name in node.input)
-        self._uses.update(output.name for output in graph.output)
+        self._uses: Counter[str] = Counter()
+        for one in graphs_of(graph):  # those inside nodes see the values around them
+            self._uses.update(name for node in one.node for name in node.input)
+            self._uses.update(output.name for output in one.output)
         self._nodes = {
             node.input[0]: node
             for node in graph.node
-            if node.op_type == "Reshape" and len(node.input) == 2 and len(node.output) == 1
+            if node.op_type == "Reshape"
+            and node.domain in STANDARD_DOMAINS
+            and len(node.input) == 2
+            and len(node.output) == 1
         }
 
     def follow(self, found: PackedNode) -> PackedNode:

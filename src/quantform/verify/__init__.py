@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from quantform import onnx
 from quantform._files import MappedFile, is_directory
 from quantform._progress import Progress, silent
 from quantform.errors import MissingExtraError, QuantformError
@@ -16,8 +14,12 @@ from quantform.verify.against import compare_with
 from quantform.verify.checkpoint import read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
+from quantform.verify.onnx import check_model
 from quantform.verify.report import Finding, MethodError, Report, of_error
 from quantform.verify.rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from quantform.sources.onnx_model import OnnxSource
 
 __all__ = ["RULES", "Finding", "MethodError", "Report", "Rule", "verify"]
 
@@ -77,10 +79,9 @@ def _check(report: Report, source: Source[Any]) -> set[str]:
     """What headers say. The names of tensors, objects or files that are wrong."""
     if isinstance(source, NinferSource):
         return check_artifact(report, source)
-    wrong = {tensor.name for tensor in source.values() if not report.attempt("structure", tensor.name, tensor.check)}
-    if source.kind == "onnx" and report.ok:
-        report.attempt("onnx", str(source.path), functools.partial(onnx.check_model, source.path))
-    return wrong
+    if source.kind == "onnx":
+        return check_model(report, cast("OnnxSource", source))
+    return {tensor.name for tensor in source.values() if not report.attempt("structure", tensor.name, tensor.check)}
 
 
 def _read(report: Report, source: Source[Any], known: set[str], progress: Progress) -> None:

@@ -149,9 +149,9 @@ class Report:
 
 
 def of_error(rule: str, name: str, error: QuantformError) -> Finding:
-    """An error as a finding."""
+    """An error as a finding; where it is just that object, it does not say so again."""
     expected, found = (None if one is None else str(one) for one in (error.expected, error.found))
-    return Finding(rule, name, str(error), expected=expected, found=found)
+    return Finding(rule, name, str(error).removeprefix(f"{name}: "), expected=expected, found=found)
 
 
 def _of_fault(name: str, fault: Fault, place: Place) -> Finding:

@@ -86,6 +86,13 @@ RULES: Registry[Rule] = Registry(
             remark=True,
         ),
         Rule(
+            "undecoded",
+            "initializers that are legal in ONNX and not decoded here: of other types, or sparse",
+            "onnx",
+            "onnx",
+            remark=True,
+        ),
+        Rule(
             "unused",
             "bytes, objects or parts of objects that nothing refers to",
             "ninfer, gguf",

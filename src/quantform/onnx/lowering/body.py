@@ -83,7 +83,7 @@ class Body:
         """Add a node; arrays become constants. The name of its output, or a list of names."""
         names = [f"{kind.lower()}_{len(self.nodes)}" + "_" * which for which in range(outputs)]
         arguments = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        self.nodes.append(helper.make_node(kind, arguments, names, **attributes))
+        self.nodes.append(helper.make_node(kind, arguments, names, names[0], **attributes))
         return names[0] if outputs == 1 else names
 
     def constant(self, array: Array) -> str:

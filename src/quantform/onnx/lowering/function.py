@@ -42,7 +42,7 @@ def lowered(profile: Profile, output_type: int) -> Lowered:
     if output_type != TensorProto.FLOAT:
         values = body.cast(values, output_type)
     # allowzero: a zero in the shape is a dimension without elements
-    body.nodes.append(helper.make_node("Reshape", [values, "shape"], ["y"], allowzero=1))
+    body.nodes.append(helper.make_node("Reshape", [values, "shape"], ["y"], "y", allowzero=1))
     dtype = OUTPUT_TYPES[output_type]
     function = helper.make_function(
         FUNCTION_DOMAIN,

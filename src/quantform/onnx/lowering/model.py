@@ -18,10 +18,17 @@ from onnx import (
 )
 
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
-from quantform.onnx.graphs import graphs_of, names_of
+from quantform.onnx.graphs import names_of
 from quantform.onnx.lowering.body import Array
 from quantform.onnx.lowering.function import FUNCTION_VERSION, lowered
-from quantform.sources.onnx_contract import FUNCTION_DOMAIN, OPERATOR, STANDARD_DOMAINS, is_packed_node, read
+from quantform.sources.onnx_contract import (
+    FUNCTION_DOMAIN,
+    OPERATOR,
+    STANDARD_DOMAINS,
+    graphs_of,
+    is_packed_node,
+    read,
+)
 
 __all__ = ["LOWEST_OPSET", "lower"]
 
@@ -141,7 +148,9 @@ def _lower_function(function: FunctionProto, used: dict[str, FunctionProto]) -> 
     place = _Place(f"function {function.name!r}", constants.name, used)
     _lower_graph(shell, place, {})
     if constants.made:
-        nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in constants.made]
+        nodes = [
+            helper.make_node("Constant", [], [tensor.name], tensor.name, value=tensor) for tensor in constants.made
+        ]
         nodes.extend(shell.node)
         del function.node[:]
         function.node.extend(nodes)
@@ -169,6 +178,7 @@ def _lower_node(
     place.used[target.function.name] = target.function
     del node.attribute[:]
     node.op_type, node.domain = target.function.name, FUNCTION_DOMAIN
+    node.name = node.name or node.output[0]
     node.input.extend(map(place.name_of, (np.array(contract.shape, np.int64), *target.constants)))
     return contract.output_type, contract.shape
 
