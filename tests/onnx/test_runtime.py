@@ -467,6 +467,17 @@ def test_new_options_fold_no_large_constants() -> None:
         given.get_session_config_entry(key)
 
 
+def test_without_the_library_new_options_leave_functions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_LIBRARY", "absent.so")
+    model = two_operators(numpy_helper.from_array(np.zeros(36, np.uint8), "x"), 29)
+    key = "session.disable_aot_function_inlining"
+    assert session(model).get_session_options().get_session_config_entry(key) == "1"
+    given = onnxruntime.SessionOptions()
+    session(model, given)
+    with pytest.raises(RuntimeError, match=key):
+        given.get_session_config_entry(key)
+
+
 def calling(inner: list[str], shape: list[int]) -> ModelProto:
     """A model whose functions call one another, `inner` from the outside in; the last one has the node."""
     kinds = {"format": onnx.AttributeProto.STRING, "shape": onnx.AttributeProto.INTS}
