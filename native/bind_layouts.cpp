@@ -1,4 +1,4 @@
-// StoredRows of layouts and of words, decoded and checked. Every bound is checked here: numbers from Python are not trusted.
+// Rows of layouts and of words, decoded and checked. Every bound is checked here: numbers from Python are not trusted.
 #include "bind_layouts.hpp"
 
 #include <nanobind/ndarray.h>
@@ -53,15 +53,17 @@ quantform::RowPlane plane_of(const Plane& plane, std::size_t rows, std::size_t b
     return {plane.data(), static_cast<std::ptrdiff_t>(plane.stride(0)), plane.shape(1)};
 }
 
+/// Sets which rows are meant. Their numbers are copied to `numbers` before they are checked: the caller's array may change
+/// while rows are decoded.
 void choose(quantform::StoredRows& rows, std::size_t total, const std::optional<Numbers>& chosen, std::size_t first,
-            std::size_t count) {
+            std::size_t count, std::vector<std::int64_t>& numbers) {
     if (chosen) {
         require(chosen->size() == count, "the number of rows is not that of the row numbers");
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::int64_t row = chosen->data()[i];
+        numbers.assign(chosen->data(), chosen->data() + count);
+        for (const std::int64_t row : numbers) {
             require(row >= 0 && static_cast<std::uint64_t>(row) < total, "a row is outside the matrix");
         }
-        rows.chosen = chosen->data();
+        rows.chosen = numbers.data();
     } else {
         require(first <= total && count <= total - first, "the rows are outside the matrix");
     }
@@ -69,8 +71,8 @@ void choose(quantform::StoredRows& rows, std::size_t total, const std::optional<
 }
 
 quantform::StoredRows rows_of(const std::string& kernel, std::size_t columns, const Plane& codes,
-                        const std::optional<Plane>& high, const Plane& scales, bool tiled,
-                        const std::optional<Divisors>& divisors) {
+                              const std::optional<Plane>& high, const Plane& scales, bool tiled,
+                              const std::optional<Divisors>& divisors) {
     quantform::StoredRows rows{};
     rows.kernel = &row_kernel(kernel);
     rows.columns = columns;
@@ -112,7 +114,8 @@ void decode_rows(const std::string& kernel, std::size_t columns, const Plane& co
                  const std::optional<Numbers>& chosen, std::size_t first, std::size_t count, int output, const Out& out,
                  std::size_t threads, int stores) {
     quantform::StoredRows rows = rows_of(kernel, columns, codes, high, scales, tiled, divisors);
-    choose(rows, codes.shape(0), chosen, first, count);
+    std::vector<std::int64_t> numbers;
+    choose(rows, codes.shape(0), chosen, first, count, numbers);
     decode(rows, output, out, threads, stores);
 }
 
@@ -135,7 +138,8 @@ void decode_block_rows(int ggml_type, const Plane& blocks, const std::optional<N
     require(blocks.shape(1) % bytes == 0, "a row is not whole blocks");
     rows.columns = blocks.shape(1) / bytes * static_cast<std::size_t>(rows.packed->values);
     rows.codes = plane_of(blocks, 0, 0);
-    choose(rows, blocks.shape(0), chosen, first, count);
+    std::vector<std::int64_t> numbers;
+    choose(rows, blocks.shape(0), chosen, first, count, numbers);
     decode(rows, output, out, threads, stores);
 }
 

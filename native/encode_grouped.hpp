@@ -119,7 +119,9 @@ static bool encode_groups(const Values& values, const Search* search, const Grou
             const size_t count = groups - group < batch ? groups - group : batch;
             const size_t column = group * Q::group < values.columns ? group * Q::group : values.columns;
             const size_t left = values.columns - column, whole = count * Q::group;
-            const u8* const some = staged(values, source, column, left < whole ? left : whole, whole, stage);
+            const size_t there = left < whole ? left : whole;
+            // A search reads a group again and again, and what it found at first must still be so.
+            const u8* const some = staged(values, source, column, there, whole, stage, search != nullptr);
             if (!batch_scales<Q>({some, count, group}, search, scales)) return false;
             std::memcpy(words + 2 * group, scales.words, 2 * count);
             store(inverses, scales.inverses);
@@ -128,11 +130,11 @@ static bool encode_groups(const Values& values, const Search* search, const Grou
                 for (size_t part = 0; part < Q::group / 16; ++part) {
                     codes[part] = codes_of<Q>(floats_at(some + 4 * (Q::group * i + 16 * part)), inverses[i]);
                 }
-                const size_t at = group + i, there = left - Q::group * i;
+                const size_t at = group + i, lanes = left - Q::group * i;
                 if constexpr (packed) {
                     put_packed<Q>(codes, low + at * low_bytes<Q>, high + at * high_bytes<Q>);
                 } else {
-                    std::memcpy(low + at * Q::group, codes, there < Q::group ? there : Q::group);
+                    std::memcpy(low + at * Q::group, codes, lanes < Q::group ? lanes : Q::group);
                 }
             }
         }

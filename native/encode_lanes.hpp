@@ -196,11 +196,13 @@ QF_INLINE const u8* row_at(const Values& values, size_t row) {
 }
 
 /// `count` values of a row from `first` on and zeros up to `padded`, a multiple of 16, as binary32: where they lie, or
-/// widened to the stage.
-static const u8* staged(const Values& values, const u8* row, size_t first, size_t count, size_t padded, Stage& stage) {
+/// widened to the stage. The caller's memory may change meanwhile, so that two reads of it may differ: what must not be
+/// is `copied`.
+static const u8* staged(const Values& values, const u8* row, size_t first, size_t count, size_t padded, Stage& stage,
+                        bool copied = false) {
     const u8* const from = row + first * number_bytes(values.number);
     if (values.number == Number::float32) {
-        if (count == padded) return from;
+        if (count == padded && !copied) return from;
         std::memcpy(stage.floats, from, 4 * count);
     } else {
         const bool halves = values.number == Number::float16;

@@ -95,7 +95,7 @@ QF_INLINE u16 neighbour(u16 scale, int step) {
 /// A group's beginning: its `grouped_absmax` scale.
 template <class Q>
 struct Candidate {
-    const u8* values;  ///< binary32, a whole group
+    const u8* values;  ///< binary32, a whole group, which nobody changes
     u32 largest;       ///< the word of the largest magnitude, finite and not zero
     u16 start;         ///< the scale's word, finite and positive
 };
@@ -199,7 +199,7 @@ QF_INLINE void first_candidates(const Candidate<Q>& start, const Group<Q>& group
     const double largest = static_cast<double>(float_of(start.largest));
     Candidates::add_ratios(all, largest / Q::qmax, 0);
     size_t lane = 0;  // the first of largest magnitude, whose sign is the extreme's
-    while ((load<u32>(group.values + 4 * lane) & 0x7FFFFFFFU) != start.largest) ++lane;
+    while (lane < Q::group - 1 && (load<u32>(group.values + 4 * lane) & 0x7FFFFFFFU) != start.largest) ++lane;
     const bool below_zero = load<u32>(group.values + 4 * lane) >> 31 != 0;
     if (below_zero || negative) Candidates::add_ratios(all, largest / -Q::qmin, below_zero ? 0 : sign_bit);
     constexpr double powers[] = {0.25, 0.5, 2.0, 4.0};
@@ -220,8 +220,9 @@ QF_INLINE void first_candidates(const Candidate<Q>& start, const Group<Q>& group
 /// Leaves the candidates that may have the least error, in order; errors are binary32, one a lane.
 ///
 /// A residual is computed in steps of the scale, as the difference of the value's ratio, which the codes come from, and the
-/// code. The ratio is within 2^-23 of the true one, relatively, so that the residual is within 2^-22 of the value itself;
-/// with 64 lanes and weights below two, the square root of the error (a length) is within 2^-19 of the largest value. Other
+/// code. The ratio has two roundings, that of the reciprocal and that of the product, so that the residual is off by 2^-23 of
+/// the value itself. With 64 lanes and weights below two, the square root of the error (a length) is off by 2^-23 * sqrt(64 * 2)
+/// = 2^-19.5 of the largest value, and the lengths of two candidates by 2^-18.5 together; the limit allows 2^-18. Other
 /// roundings, 64 additions among them, change an error by less than 2^-16 of it, and what underflows by less than 2^-90.
 template <class Q>
 static void look(const Candidate<Q>& start, const float* importance, Candidates& all) {

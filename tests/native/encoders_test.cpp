@@ -2,6 +2,7 @@
 // the sanitizers see each read and write, and compares the sets with each other in every bit. That the words are right is
 // tested from Python, against the NumPy path.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "cpu.hpp"
@@ -157,6 +159,31 @@ void test_refusals() {
     }
 }
 
+/// Another thread changes the values meanwhile: whatever the words are then, every read and write stays where it belongs.
+void test_changing_values() {
+    constexpr std::size_t rows = 8, columns = 1024;
+    const Matrix matrix(rows, columns, Number::float32, 0);
+    auto* const words = reinterpret_cast<volatile std::uint32_t*>(matrix.memory.get());
+    const std::vector<std::uint32_t> before(words, words + rows * columns);
+    std::atomic<bool> done{false};
+    std::thread other([&] {
+        while (!done.load(std::memory_order_relaxed)) {
+            for (std::size_t i = 0; i < rows * columns; ++i) words[i] = 0;
+            for (std::size_t i = 0; i < rows * columns; ++i) words[i] = before[i];
+        }
+    });
+    Bytes codes(rows * columns), scales(rows * columns / 32 * 2);
+    for (const KernelSet* set : usable_sets()) {
+        for (int number = 0; number < 20 * grouped_formats; ++number) {
+            const auto format = static_cast<Grouped>(number % grouped_formats);
+            const GroupedRows to{{codes.data(), columns}, {}, {scales.data(), columns / group_size(format) * 2}};
+            encode_grouped(*set, {format, false, true, true, nullptr}, matrix.values, rows, to, 1);
+        }
+    }
+    done.store(true);
+    other.join();
+}
+
 }  // namespace
 
 int main() {
@@ -171,6 +198,7 @@ int main() {
         }
     }
     test_refusals();
+    test_changing_values();
     const Matrix many(700, 1000, Number::float32, 0);  // more than one thread takes
     test_rows(many, 700);
     for (const KernelSet* set : usable_sets()) std::printf("tested: %s\n", set->name);
