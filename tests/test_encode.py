@@ -8,7 +8,7 @@ import pytest
 from quantform._scalars import SCALARS
 from quantform.encode import encode
 from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError, ValuesError, WordsError
-from quantform.formats import FORMATS, DirectWords, GroupedWords
+from quantform.formats import FORMATS, DirectWords, Format, GroupedWords
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -43,6 +43,20 @@ def test_records_and_nested_lists() -> None:
     assert encode([[1, 2], [3, 4]], FORMATS["int32"]).decode().tolist() == [[1, 2], [3, 4]]
     with pytest.raises(ArgumentError, match="not an array"):
         encode([[1, 2], [3]], "int32")
+
+
+@pytest.mark.parametrize("name", ["q4_g64_fp16", "fp8_e4m3fn_row_bf16", "fp32"])
+@pytest.mark.parametrize("shape", [(2**40, 64), (2**46, 2**12), (2**50, 2**12)])
+def test_words_that_no_memory_holds(name: str, shape: tuple[int, int]) -> None:
+    values = np.broadcast_to(np.int8(1), shape)
+    with pytest.raises(UnsupportedError, match="do not fit into memory"):
+        encode(values, name)
+
+
+@pytest.mark.parametrize("format", [None, 4, ["bf16"], Format])
+def test_formats_that_are_none(format: object) -> None:
+    with pytest.raises(ArgumentError, match="neither a name nor a format"):
+        encode([1.0], format)  # type: ignore[arg-type]
 
 
 def test_unknown_names() -> None:

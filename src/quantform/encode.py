@@ -10,11 +10,15 @@ import numpy.typing as npt
 
 from quantform._native import thread_limit
 from quantform._scalars import SCALARS
-from quantform.errors import ArgumentError
+from quantform._sizes import product
+from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import FORMATS, BlockWords, Format, GgufFormat, Words
 from quantform.methods import METHODS, Input, Method, Request, as_method, default_method
 
 __all__ = ["encode"]
+
+# Of an array, and of a number in one.
+_BYTES_MAX, _ITEM_MAX = 2**63 - 1, 8
 
 
 def encode(
@@ -45,13 +49,16 @@ def encode(
 
     Raises:
         UnknownNameError: No format or method has this name.
-        UnsupportedError: The method does not make the format, or does not start from what `values` is.
-        ArgumentError: The values' shape or type, a parameter, or the number of threads does not fit.
+        UnsupportedError: The method does not make the format, or does not start from what `values` is; or the words do
+            not fit into memory.
+        ArgumentError: The values' shape or type, the format's type, a parameter, or the number of threads does not fit.
         ValuesError: A value cannot be encoded; names its row and column.
         WordsError: A word is not legal in the format.
     """
     limit = thread_limit(threads)
     target = FORMATS[format] if isinstance(format, str) else format
+    if not isinstance(target, Format):
+        raise ArgumentError("format is neither a name nor a format", found=type(target).__name__)
     source = _source(values, target)
     if method is not None:
         chosen = as_method(method)
@@ -60,7 +67,14 @@ def encode(
     else:
         chosen = default_method(target)
     request = Request(format=target, shape=source.shape, inputs=(source,), parameters=parameters, threads=limit)
-    return chosen.start(request).words()
+    try:
+        if product(source.shape) * _ITEM_MAX <= _BYTES_MAX:
+            return chosen.start(request).words()
+    except MemoryError:
+        pass
+    raise UnsupportedError(
+        f"the words of {target} {list(source.shape)} do not fit into memory", hint="Encode some rows at a time"
+    )
 
 
 def _source(values: npt.ArrayLike | Words, target: Format) -> Input:

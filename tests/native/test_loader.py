@@ -44,10 +44,46 @@ def test_every_instruction_set_by_name() -> None:
     for name in _native.kernels.instruction_sets():
         done = run("from quantform import _native; print(_native.summary())", QUANTFORM_ISA=name)
         assert done.stdout == f"compiled kernels ({name})\n"
-    done = run("import quantform.packed", QUANTFORM_ISA="z80")
-    assert "QUANTFORM_ISA names no instruction set" in done.stderr
-    assert "expected portable" in done.stderr
-    assert "found 'z80'" in done.stderr
+
+
+# What computes something, and the command line; both without kernels that the environment asks for.
+WITHOUT = {
+    "no such set": {"QUANTFORM_ISA": "z80"},
+    "no kernels": {"QUANTFORM_NATIVE": "1"},
+}
+HIDDEN = "import sys; sys.modules['quantform._native._kernels'] = None\n"
+
+
+@pytest.mark.skipif(_native.kernels is None, reason="no compiled kernels here")
+@pytest.mark.parametrize("case", WITHOUT)
+@pytest.mark.parametrize(
+    "use",
+    ["qf.dequantize_packed(bytes(18), 'gguf:q4_0', [32])", "qf.encode([[1.0]], 'q4_g64_fp16')"],
+)
+def test_kernels_that_are_not_here_are_an_error_when_they_are_used(case: str, use: str) -> None:
+    before = HIDDEN if case == "no kernels" else ""
+    done = run(f"{before}import quantform as qf; print('imported')\n{use}", **WITHOUT[case])
+    assert done.stdout == "imported\n"
+    error = done.stderr.splitlines()[-1]
+    if case == "no kernels":
+        assert error.startswith("quantform.errors.MissingExtraError: QUANTFORM_NATIVE=1, but this installation")
+    else:
+        assert error.startswith("quantform.errors.ArgumentError: QUANTFORM_ISA names no instruction set")
+        assert "expected portable" in error
+        assert "found 'z80'" in error
+
+
+@pytest.mark.skipif(_native.kernels is None, reason="no compiled kernels here")
+@pytest.mark.parametrize("case", WITHOUT)
+@pytest.mark.parametrize("arguments", [["--version"], ["formats"]])
+def test_the_command_line_says_so_in_one_line(case: str, arguments: list[str]) -> None:
+    before = HIDDEN if case == "no kernels" else "import sys\n"
+    code = f"{before}sys.argv[1:] = {arguments}\nfrom quantform.cli import main\nmain()"
+    done = run(code, **WITHOUT[case])
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"quantform: error: {next(iter(WITHOUT[case]))}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "1025", "9" * 5000, "\u0662"])

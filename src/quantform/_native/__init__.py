@@ -3,9 +3,10 @@
 The environment decides when this module is first imported:
 
 * `QUANTFORM_NATIVE=0` leaves the kernels out; `QUANTFORM_NATIVE=1` makes their absence an error.
-* `QUANTFORM_ISA` names the instruction set whose kernels run, instead of the best that the processor has.
+* `QUANTFORM_ISA` names the instruction set whose kernels run, instead of the best that the processor has; another name
+  is an error.
 
-and at every call:
+Both errors wait for the first use of a kernel. At every call the environment says:
 
 * `QUANTFORM_THREADS` is how many threads a call may use that does not say it itself. Change it through `os.environ`.
 """
@@ -14,13 +15,38 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
+from typing import NoReturn
 
-from quantform.errors import ArgumentError, MissingExtraError
+from quantform.errors import ArgumentError, MissingExtraError, QuantformError
 
 __all__ = ["cpu_features", "kernels", "summary", "thread_limit"]
 
 _MOST_THREADS = 1024
+
+
+class _Refused(ModuleType):
+    """Stands for kernels that the environment asks for and that are not here: to use one is the error.
+
+    Not to import them, since the command line could not answer an error before its own first line.
+    """
+
+    def __init__(self, error: Callable[[], QuantformError]) -> None:
+        super().__init__("_kernels")
+        self.error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self.error()
+
+    def plain_decoder(self, *_: object) -> Callable[..., NoReturn]:
+        """What `dequantize_packed` takes when it is imported."""
+
+        def refuse(*_: object) -> NoReturn:
+            raise self.error()
+
+        return refuse
 
 
 def _load() -> ModuleType | None:
@@ -31,22 +57,30 @@ def _load() -> ModuleType | None:
         from quantform._native import _kernels  # noqa: PLC0415 - may be absent
     except ImportError as error:
         if wish == "1":
-            raise MissingExtraError(
-                "QUANTFORM_NATIVE=1, but this installation has no compiled kernels",
-                found=str(error),
-                hint="Install a C++20 compiler and reinstall quantform, or unset QUANTFORM_NATIVE",
-            ) from error
+            return _Refused(partial(_missing, str(error)))
         return None
     if name := os.environ.get("QUANTFORM_ISA"):
         try:
             _kernels.use_instruction_set(name)
         except ValueError:
-            raise ArgumentError(
-                "QUANTFORM_ISA names no instruction set that is compiled in and that this processor has",
-                expected=", ".join(_kernels.instruction_sets()),
-                found=repr(name),
-            ) from None
+            return _Refused(partial(_unknown, name, _kernels.instruction_sets()))
     return _kernels
+
+
+def _missing(found: str) -> MissingExtraError:
+    return MissingExtraError(
+        "QUANTFORM_NATIVE=1, but this installation has no compiled kernels",
+        found=found,
+        hint="Install a C++20 compiler and reinstall quantform, or unset QUANTFORM_NATIVE",
+    )
+
+
+def _unknown(name: str, sets: list[str]) -> ArgumentError:
+    return ArgumentError(
+        "QUANTFORM_ISA names no instruction set that is compiled in and that this processor has",
+        expected=", ".join(sets),
+        found=repr(name),
+    )
 
 
 kernels: ModuleType | None = _load()

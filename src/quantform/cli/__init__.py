@@ -67,8 +67,11 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminated)
-    if kernels is not None:
-        kernels.exit_on_lost_pages(f"quantform: error: {_LOST_PAGES}\n")
+    try:
+        if kernels is not None:
+            kernels.exit_on_lost_pages(f"quantform: error: {_LOST_PAGES}\n")
+    except QuantformError as error:  # the environment asks for kernels that are not here
+        _fail(str(error), 2)
     try:
         app(prog_name="quantform")
     except (ArgumentError, UnknownNameError, OutputExistsError) as error:

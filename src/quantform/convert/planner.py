@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from typing import Any, Self
@@ -28,13 +28,13 @@ from quantform.convert.piece import Piece
 from quantform.convert.planned import Fragment, ObjectPlan, Plan
 from quantform.convert.streams import Copy, Demand
 from quantform.convert.uses import plan_uses
+from quantform.convert.weighted import weighted_rows
 from quantform.convert.work import Encoded, Segment, Streamed, Work
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat
 from quantform.layouts import LAYOUTS, Layout
 from quantform.methods import METHODS, Method, Request, default_method
 from quantform.recipes import Choice, Importance, Model, Parameter, Recipe, Selection
-from quantform.recipes.tensor_names import ggml_name, huggingface_names
 from quantform.sources import GGUFTensor, NinferSource, NinferTensor, Tensor
 from quantform.sources.conventions import RowScaledWeight, UnsupportedWeight
 
@@ -401,7 +401,7 @@ class Planner:
         importance = self._importance(imatrix)
         segments, at = [], 0
         for piece in pieces:
-            for place, first, end, vector in _weighted(piece, importance):
+            for place, first, end, vector in weighted_rows(piece, importance):
                 weight = {} if vector is None else {"importance": vector}
                 self._weighted += vector is not None
                 self._unweighted += vector is None
@@ -478,37 +478,6 @@ def _check_known(parameters: Mapping[str, Any]) -> None:
         raise ArgumentError(
             f"unknown grouped_search parameters: {', '.join(unknown)}", hint=near_matches(unknown[0], known)
         )
-
-
-def _weighted(
-    piece: Piece, importance: Mapping[str, Any]
-) -> Iterator[tuple[str, int, int, np.ndarray[Any, Any] | None]]:
-    """The piece's rows by their importance vector: place, first row, end, vector. A bank has one for each expert."""
-    first, end = piece.span
-    names = (piece.name, piece.parameter.source.name, ggml_name(piece.name), *huggingface_names(piece.name))
-    name = next((name for name in names if name is not None and name in importance), None)
-    if name is None:
-        yield piece.place, first, end, None
-        return
-    vector = np.asarray(importance[name])
-    rows, columns = piece.tensor.matrix
-    matrices = product(piece.parameter.shape[:-2])
-    shape = list(piece.parameter.shape)
-    vectors = 1 if vector.ndim == 1 else len(vector) if vector.ndim == 2 else 0
-    if vectors != matrices:
-        found = f"{counted(vectors, 'vector')}, {list(vector.shape)}" if vectors else f"shape {list(vector.shape)}"
-        raise ArgumentError(
-            "the importance vectors do not fit",
-            where=piece.place,
-            expected=f"{counted(matrices, 'vector')} of {columns}, one for each matrix of {shape}",
-            found=found,
-        )
-    if vector.ndim == 1:
-        yield piece.place, first, end, vector
-        return
-    share = rows // vectors
-    for expert in range(first // share, end // share):
-        yield f"parameter {piece.name!r}[{expert}]", expert * share, (expert + 1) * share, vector[expert]
 
 
 def _divisors(method: Method, target: Format, segments: Iterable[Segment]) -> int:
