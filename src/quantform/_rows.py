@@ -7,6 +7,7 @@ order. Every format keeps whole rows together, so rows are the unit of partial r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from quantform._sizes import product
 from quantform.errors import ArgumentError
 
-__all__ = ["ChosenRows", "Rows", "as_kernel_rows", "as_rows", "matrix_shape", "runs"]
+__all__ = ["ChosenRows", "Rows", "as_integers", "as_kernel_rows", "as_rows", "matrix_shape", "runs", "stray_end"]
 
 Rows = slice | range | Sequence[int] | npt.NDArray[np.integer]
 """A slice (clipped to the tensor, as Python's are) or integers in any order, repeats allowed."""
@@ -30,6 +31,23 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return product(shape[:-1]), shape[-1]
 
 
+def as_integers(numbers: Any) -> npt.NDArray[np.integer] | None:  # noqa: ANN401 - whatever a caller gave
+    """A list of integers as an array, `[n]`; None of anything else. An empty list is one, whatever its type."""
+    try:
+        array = np.asarray(numbers)
+    except (TypeError, ValueError, OverflowError):  # lists of unequal lists are no arrays
+        return None
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        return None
+    return array
+
+
+def stray_end(numbers: range, low: int, high: int) -> int | None:
+    """The first or last number of a range where it is not in `low .. high - 1`, found without making the others."""
+    ends = (numbers[0], numbers[-1]) if numbers else ()
+    return next((end for end in ends if not low <= end < high), None)
+
+
 def as_rows(rows: Rows, count: int) -> ChosenRows:
     """The row numbers meant by `rows` among `count`: a range, or an int64 array where the order is arbitrary.
 
@@ -40,10 +58,15 @@ def as_rows(rows: Rows, count: int) -> ChosenRows:
         try:
             return range(count)[rows]
         except (TypeError, ValueError) as error:
-            raise ArgumentError("rows is not a slice of integers", found=repr(rows)) from error
-    array = np.asarray(rows)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ArgumentError("rows is not a slice or a list of row numbers", found=repr(rows))
+            raise ArgumentError("rows is not a slice of integers", found=repr(rows)[:80]) from error
+    if isinstance(rows, range):
+        if (end := stray_end(rows, -count, count)) is not None:
+            raise ArgumentError("row is outside the tensor", expected=f"0 to {count - 1}", found=end)
+        if stray_end(rows, 0, count) is None:
+            return rows
+    array = as_integers(rows)
+    if array is None:
+        raise ArgumentError("rows is not a slice or a list of row numbers", found=repr(rows)[:80])
     outside = (array >= count) | (array < -count)
     if outside.any():
         raise ArgumentError(

@@ -114,6 +114,18 @@ def test_importance_matrices(run: Run, model: Path, tmp_path: Path) -> None:
     ran = run("imatrix", source, "-o", tmp_path / "r.safetensors", "--config", tmp_path / "config.json")
     assert ran.code == 1
     assert "no role of the config's layers has an importance vector" in ran.err
+    names = ["blk.0.ffn_up", *(f"blk.0.ssm_{index}" for index in range(9))]
+    tensors = [
+        gb.tensor(f"{name}.weight{suffix}", (1,), gb.F32, np.ones(1, "<f4").tobytes())
+        for name in names
+        for suffix in (".in_sum2", ".counts")
+    ]
+    source.write_bytes(gb.build(tensors))
+    ran = run("imatrix", source, "-o", tmp_path / "r.safetensors", "--config", tmp_path / "config.json")
+    assert ran.code == 0
+    assert "r.safetensors: 1 vector\n" in ran.out
+    assert "9 vectors left out, without a role in the config's layers: 'blk.0.ssm_0.weight', " in ran.out
+    assert ran.out.endswith("'blk.0.ssm_7.weight', ...\n")
     assert run("imatrix", model, "-o", tmp_path / "j.safetensors").code in {0, 1}
 
 

@@ -239,8 +239,15 @@ def test_rows_are_placed_in_new_tiles(
 
 
 def test_a_divisor_for_less_than_a_tile_is_refused(stacked: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"2 divisors do not share 384 rows in whole tiles of 128"):
+    message = (
+        r"parameter 'whole', row 192: the divisor .* within a tile of 128 rows; expected one divisor for each 128 "
+        r"rows, found 0x40800000 .*and 0x40000000.*separate objects.*order"
+    )
+    with pytest.raises(ArgumentError, match=message):
         again(stacked, tmp_path / "b.ninfer", lambda bank: stack([select_rows(bank, (64, 448))]))
+    message = r"parameter 'whole', row 322: the divisor .* within a tile of 128 rows"
+    with pytest.raises(ArgumentError, match=message):  # 64 equal shares, which nobody asked for
+        again(stacked, tmp_path / "b.ninfer", lambda bank: stack([select_rows(bank, (0, 256), (0, 66), (256, 318))]))
 
 
 def test_parts_that_are_no_tiles_are_imported(stacked: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -223,11 +223,21 @@ def test_out_is_filled_and_returned(profile: Profile) -> None:
         np.zeros(36, np.uint8)[::-1],
         bytearray(36),
         memoryview(bytes(72))[::2],
+        np.zeros((4, 9), np.uint8, order="F").data,
     ],
-    ids=["read-only", "strided", "reversed", "bytearray", "memoryview"],
+    ids=["read-only", "strided", "reversed", "bytearray", "memoryview", "Fortran memoryview"],
 )
 def test_payloads_of_every_kind(x: object) -> None:
     assert not dequantize_packed(x, "gguf:q4_0", [2, 32]).any()  # type: ignore[arg-type]
+
+
+def test_a_memoryview_is_read_in_c_order() -> None:
+    data = np.random.default_rng(3).integers(0, 128, (4, 36), np.uint8)
+    values = dequantize_packed(data.reshape(-1), "gguf:q4_0", [8, 32])
+    orders: tuple[Literal["C", "F"], ...] = ("C", "F")
+    for order in orders:
+        view = np.array(data, order=order).data
+        assert np.array_equal(dequantize_packed(view, "gguf:q4_0", [8, 32]), values, equal_nan=True)
 
 
 def test_bfloat16_by_type() -> None:
@@ -249,6 +259,8 @@ def test_dimensions_may_be_anything_with_an_index() -> None:
 READ_ONLY = np.zeros(32, np.float32)
 READ_ONLY.flags.writeable = False
 SHARED = np.zeros(128, np.uint8)
+RELEASED = memoryview(bytes(18))
+RELEASED.release()
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown identifier": ({"format": "gguf:q4_9"}, "no packed profile is called 'gguf:q4_9'. Did you mean 'gguf:q4_"),
@@ -274,6 +286,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "huge and empty": ({"x": b"", "shape": [2**57, 0, 32]}, "no NumPy array has this shape"),
     "int8": ({"x": np.zeros(18, np.int8)}, "x is not a vector of bytes; expected uint8 [n], found int8 [18]"),
     "matrix": ({"x": np.zeros((1, 18), np.uint8)}, "found uint8 [1, 18]"),
+    "released": ({"x": RELEASED}, "x is a memoryview that was released"),
     "list": ({"x": [0] * 18}, "x is not a vector of bytes"),
     "int32 output": ({"output_dtype": "int32"}, "output_dtype is not an output type; expected float32, float16"),
     "float8 output": ({"output_dtype": ml_dtypes.float8_e4m3fn}, "output_dtype"),

@@ -45,8 +45,9 @@ EXPECTED = {
 def test_sums_are_divided_by_counts(tmp_path: Path) -> None:
     source = imatrix(tmp_path / "i.gguf")
     target = tmp_path / "i.safetensors"
-    shapes = import_importance(source, target)
-    assert shapes == {"blk.0.attn_q.weight": (4,), "never.weight": (2,), "experts": (3, 2)}
+    imported = import_importance(source, target)
+    assert imported.unused == ()
+    assert imported.shapes == {"blk.0.attn_q.weight": (4,), "never.weight": (2,), "experts": (3, 2)}
     for path in (source, target):
         with Importance(path) as importance:
             assert {name: vector.tolist() for name, vector in importance.items()} == EXPECTED

@@ -100,8 +100,18 @@ def test_text_config_and_configs_without_layer_types(tmp_path: Path) -> None:
     plain = written(tmp_path, vectors, {"num_hidden_layers": 2})
     assert list(plain) == [f"text/layers/{layer}/attention/{role}" for layer in (0, 1) for role in ("query", "gate")]
     assert written(tmp_path, vectors, {"text_config": {"num_hidden_layers": 2}, "layer_types": 5}) == plain
+    assert written(tmp_path, vectors, {"text_config": None, "num_hidden_layers": 2}) == plain
     sliding = {"layer_types": ["sliding_attention", "full_attention"]}
     assert written(tmp_path, vectors, sliding) == plain
+
+
+def test_vectors_without_a_role_are_named(tmp_path: Path) -> None:
+    names = ("output", "blk.0.ffn_up", "blk.0.ssm_ba", "blk.1.ssm_out", "blk.2.ffn_up")
+    source = importance(tmp_path / "i.gguf", {name: [1.0] for name in names})
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    imported = import_importance(source, tmp_path / "o.safetensors", config=tmp_path / "config.json")
+    assert imported.shapes == {"text/layers/0/mlp/up": (1,)}
+    assert imported.unused == tuple(f"{names[index]}.weight" for index in (0, 2, 3, 4))
 
 
 def test_an_unseen_weight_counts_as_seen_once(tmp_path: Path) -> None:
@@ -116,6 +126,11 @@ def test_an_unseen_weight_counts_as_seen_once(tmp_path: Path) -> None:
         ({"blk.0.ffn_up": [1.0]}, {}, "no usable num_hidden_layers"),
         ({"blk.0.ffn_up": [1.0]}, {"num_hidden_layers": 10**12}, "num_hidden_layers.*1 to 65536"),
         ({"blk.0.ffn_up": [1.0]}, {"layer_types": "full"}, "layer_types is no list"),
+        (
+            {"blk.0.ffn_up": [1.0], "blk.0.ssm_out": [1.0]},
+            {"num_hidden_layers": 2, "linear_num_key_heads": 2},
+            "which layers have linear attention.*layer_types.*found linear_num_key_heads alone.*Add the list",
+        ),
         ({"blk.0.ffn_up": [1.0]}, {"text_config": []}, "text_config is no JSON object"),
         ({"blk.0.ssm_out": [1.0]}, CONFIG | {"linear_num_key_heads": 0}, "linear_num_key_heads.*found 0"),
         ({"blk.0.ssm_out": [1.0]}, CONFIG | {"linear_num_key_heads": 3}, "a multiple of 3"),

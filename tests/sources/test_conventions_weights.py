@@ -281,6 +281,20 @@ def test_nvfp4_of_stacked_experts(divisors: np.ndarray) -> None:
     assert "x.up_input_scale" in tensor.companions
 
 
+@pytest.mark.parametrize("bank", [(), (3,)])
+def test_nvfp4_without_rows_has_no_runs_of_divisors(bank: tuple[int, ...]) -> None:
+    parts = {
+        "weight": np.zeros((*bank, 0, 32), np.uint8),
+        "weight_scale": f8(np.zeros((*bank, 0, 4))),
+        "weight_scale_2": np.full(bank, 0.5, np.float32),
+    }
+    tensor = weight(modelopt(**parts))
+    runs = tensor.divisor_runs()
+    assert runs is not None
+    assert runs.rows.size == runs.shares().size == 0
+    assert tensor.decode().shape == (*bank, 0, 64)
+
+
 @pytest.mark.parametrize(
     ("scales", "smallest"), [(f32([0.125, 0.5]), 2.0), (f32([[0.5], [0.25]]), 2.0), (f32(0.25), 4.0)], ids=str
 )

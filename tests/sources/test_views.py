@@ -26,6 +26,7 @@ from quantform.sources import (
     NinferSource,
     SafetensorsSource,
     Tensor,
+    TransposedView,
     concatenate,
     gather,
     select_rows,
@@ -95,6 +96,19 @@ def test_transposed_scalars() -> None:
     check(transpose(array(BANK)), BANK.swapaxes(1, 2).copy())
     check(gather(transpose(array(MATRIX)), [9, 0]), MATRIX.T[[9, 0]])
     check(transpose(select_rows(array(MATRIX), (1, 4))), MATRIX[1:4].T.copy())
+
+
+def test_twice_transposed(gguf: Path) -> None:
+    tensor = array(MATRIX)
+    assert transpose(transpose(tensor)) is tensor
+    check(transpose(transpose(transpose(tensor))), MATRIX.T.copy())
+    rows = select_rows(transpose(tensor), (0, 40))
+    check(transpose(rows), MATRIX)
+    check(transpose(concatenate([transpose(tensor), transpose(array(MATRIX))])), np.hstack([MATRIX, MATRIX]))
+    with GGUFSource(gguf) as source:  # values alone came back
+        back = transpose(transpose(source["q"]))
+        assert back is not source["q"]
+        check(back, source["q"].decode())
 
 
 def test_put_together() -> None:
@@ -237,7 +251,7 @@ def test_a_transposed_matrix_is_read_in_bounded_blocks(monkeypatch: pytest.Monke
     others = [transpose(array(MATRIX)) for _ in range(3)]
     for one in others:
         one.decode(rows=[0])
-    kept = [len(one._kept) for one in (view, *others)]
+    kept = [len(one._kept) for one in (view, *others) if isinstance(one, TransposedView)]
     assert kept == [0, 0, 1, 1]
 
 
@@ -258,6 +272,33 @@ def test_threads_read_the_same() -> None:
     assert not wrong
 
 
+def test_transposed_views_of_each_other_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has several blocks, and more views keep some than may: all the time one makes another forget its own."""
+    monkeypatch.setattr(values_views, "_BLOCK_VALUES", 4 * 40)
+    monkeypatch.setattr(values_views, "_PIECE_VALUES", 80)
+
+    def around(tensor: Tensor) -> Tensor:
+        return concatenate([transpose(tensor)])
+
+    shared = around(array(MATRIX))
+    views = [around(around(shared)), around(around(around(shared))), around(around(around(array(MATRIX))))]
+    want = [MATRIX.T, MATRIX, MATRIX.T]
+    right: list[bool] = []
+
+    def read(index: int) -> None:
+        for turn in range(3):
+            at = (index + turn) % len(views)
+            right.append(np.array_equal(views[at].decode(), want[at]))
+
+    threads = [threading.Thread(target=read, args=(index,), daemon=True) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert right == [True] * 12
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -274,6 +315,9 @@ def test_threads_read_the_same() -> None:
         (lambda t: gather(t, cast("Any", [[1], [2]])), "one or more integers"),
         (lambda t: gather(t, [0, 12]), r"axis 0, index 1.*0 to 11.*12"),
         (lambda t: gather(t, [-1]), r"index 0.*0 to 11.*-1"),
+        (lambda t: gather(t, range(10**10)), r"axis 0: an index leaves.*0 to 11, found 9999999999"),
+        (lambda t: gather(t, range(-2, 3)), "found -2"),
+        (lambda t: gather(t, range(0)), "one or more integers"),
         (lambda t: gather(t, [10**30]), "integers|0 to 11"),
         (lambda t: gather(t, [0], axis=2), "no axis.*-2 to 1.*2"),
         (lambda t: gather(t, [0], axis=True), "no axis"),

@@ -14,6 +14,8 @@ from quantform.recipes import import_importance
 
 __all__ = ["register"]
 
+_LISTED = 8
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -39,7 +41,11 @@ def imatrix(
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Import an importance matrix: in_sum2 / max(counts, 1) of each weight, F32, one value an input channel."""
-    shapes = import_importance(source, output, config=config, force=force)
-    kinds = Counter("expert bank" if len(shape) > 1 else "vector" for shape in shapes.values())
+    imported = import_importance(source, output, config=config, force=force)
+    kinds = Counter("expert bank" if len(shape) > 1 else "vector" for shape in imported.shapes.values())
     found = ", ".join(counted(count, kind) for kind, count in kinds.items())
     typer.echo(plain(f"{output}: {found}"))
+    if imported.unused:
+        names = ", ".join(map(repr, imported.unused[:_LISTED])) + (", ..." if len(imported.unused) > _LISTED else "")
+        left = counted(len(imported.unused), "vector")
+        typer.echo(plain(f"{source}: {left} left out, without a role in the config's layers: {names}"))

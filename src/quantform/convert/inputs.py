@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS
+from quantform.errors import ArgumentError
 from quantform.formats import Words
+from quantform.formats.checks import hex_word
+from quantform.layouts import Layout
+from quantform.layouts.block_scale import BlockScaleLayout
 from quantform.methods import Input
 from quantform.packed import PROFILES, dequantize_packed
 from quantform.sources import GGUFTensor, Tensor
+from quantform.sources.divisors import DivisorRuns
 from quantform.sources.row_bytes import read_rows
 
-__all__ = ["input_of"]
+__all__ = ["check_divisors", "input_of"]
 
 # What windows begin at a multiple of, see `Input`.
 _WINDOW = 1024
@@ -52,6 +57,33 @@ def input_of(name: str, tensor: Tensor, first: int, end: int, shape: tuple[int, 
         window=_window(tensor, first),
         place=(first, 0),
     )
+
+
+def check_divisors(inputs: Sequence[Input], layout: Layout) -> None:
+    """Check that the divisors of imported NVFP4 words change only where a tile of the layout's rows begins.
+
+    Raises:
+        ArgumentError: One changes within a tile; names the row.
+    """
+    if not isinstance(layout, BlockScaleLayout):
+        return
+    tile, at, before = layout.tile_rows, 0, None
+    for source in inputs:
+        if source.divisors is None:
+            return
+        runs = DivisorRuns.even(source.rows, source.divisors).merged()
+        for begin, word in zip((np.cumsum(runs.rows) - runs.rows).tolist(), runs.words.tolist(), strict=True):
+            if before is not None and word != before and (at + begin) % tile:
+                raise ArgumentError(
+                    f"the divisor of NVFP4 words changes within a tile of {tile} rows",
+                    where=f"{source.name}, row {source.place[0] + begin}",
+                    expected=f"one divisor for each {tile} rows",
+                    found=" and ".join(hex_word(one, SCALARS["fp32"]) for one in (before, word)),
+                    hint="Make separate objects of the rows of each divisor, or put them in an order in which those "
+                    "of one divisor fill whole tiles",
+                )
+            before = word
+        at += source.rows
 
 
 def _window(tensor: Tensor, start: int) -> Callable[[int, int, int], npt.NDArray[Any]] | None:

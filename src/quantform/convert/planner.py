@@ -13,7 +13,7 @@ from quantform._registry import near_matches
 from quantform._scalars import SCALARS
 from quantform._sizes import counted, product
 from quantform.container import Binding, Part, TensorRecord
-from quantform.convert.inputs import input_of
+from quantform.convert.inputs import check_divisors, input_of
 from quantform.convert.own_words import (
     FALLBACKS,
     TERNARY,
@@ -296,6 +296,8 @@ class Planner:
         for segment in segments:
             method.check(segment.request)
         divisors = _divisors(method, target, segments)
+        if divisors > 1:
+            check_divisors(segments[0].request.inputs, layout)
         layout.check(target, shape, divisors)
         work: Work | None = None
         if len(pieces) == 1 and pieces[0].whole:

@@ -158,8 +158,13 @@ def _decode_by_numpy(profile: Profile, data: npt.NDArray[np.uint8], out: npt.NDA
 
 def _payload(x: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     if isinstance(x, (bytes, bytearray, memoryview)):
-        view = memoryview(x)
-        return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
+        try:
+            view = memoryview(x)
+        except ValueError as error:
+            raise ArgumentError(
+                "x is a memoryview that was released", expected="uint8 [n] or a bytes-like object"
+            ) from error
+        return np.frombuffer(view if view.c_contiguous else view.tobytes(), np.uint8)
     data = np.asarray(x)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ArgumentError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantform.recipes.everything import assign_matrices
 from quantform.recipes.heads import head_order, interleaved_heads, untiled_heads
-from quantform.recipes.importance import Importance, import_importance
+from quantform.recipes.importance import Importance, ImportedImportance, import_importance
 from quantform.recipes.load import Configure, LoadedRecipe, as_recipe_error, load_recipe
 from quantform.recipes.model import Model, Parameter, Sources
 from quantform.recipes.recipe import Choice, Recipe, Selection, UseChoice
@@ -13,6 +13,7 @@ __all__ = [
     "Choice",
     "Configure",
     "Importance",
+    "ImportedImportance",
     "LoadedRecipe",
     "Model",
     "Parameter",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from quantform.sources import GGUFSource, Source, Tensor, open_source
 from quantform.sources.safetensors import SafetensorsSource
 from quantform.sources.safetensors_json import read_json
 
-__all__ = ["Importance", "import_importance"]
+__all__ = ["Importance", "ImportedImportance", "import_importance"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -148,13 +149,26 @@ class Importance(Closing, Mapping[str, F32]):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedImportance:
+    """What `import_importance` wrote and what it left out.
+
+    Attributes:
+        shapes: The shape of each vector, `[K]`, or `[E, K]` for a bank of experts.
+        unused: The names of the source's vectors that have no role in the config's layers; without a config, none.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    unused: tuple[str, ...] = ()
+
+
 def import_importance(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | None = None,
     force: bool = False,
-) -> dict[str, tuple[int, ...]]:
+) -> ImportedImportance:
     """Write the importance vectors of llama.cpp's file as a safetensors file: parameter name to F32.
 
     Args:
@@ -162,11 +176,11 @@ def import_importance(
         output: The safetensors file; its metadata's `source` is the GGUF's file name.
         config: The model's `config.json`. With it, vectors are called `text/layers/<n>/<role>` (`attention/query`,
             `gdn/output`, `mlp/down`, ...), those of a linear attention's output in the model's order of heads, and
-            what has no role is left out.
+            what has no role is left out and named in the result.
         force: Replace an existing output.
 
     Returns:
-        The shape of each vector, `[K]`, or `[E, K]` for a bank of experts.
+        The vectors that were written, and those that were left out.
 
     Raises:
         FileError: The source is no such file, or one of its numbers is not finite and nonnegative; or the config does
@@ -176,12 +190,14 @@ def import_importance(
     with Importance(source) as importance:
         sources = importance.files
         vectors: Mapping[str, F32] = importance
+        unused: tuple[str, ...] = ()
         if config is not None:
             path = Path(config)
             document = read_json(path, _CONFIG_MAX, what="config", constants=True)
-            vectors = RoleImportance(importance, document, str(path), str(importance.path))
+            vectors = roles = RoleImportance(importance, document, str(path), str(importance.path))
+            unused = roles.unused
             sources = (*sources, path)
-        return _write(vectors, importance.path.name, output, sources, force=force)
+        return ImportedImportance(_write(vectors, importance.path.name, output, sources, force=force), unused)
 
 
 def _write(

@@ -38,6 +38,7 @@ _LINEAR = {
 _MLP = {"mlp/gate": "ffn_gate", "mlp/up": "ffn_up", "mlp/down": "ffn_down"}
 _TILED = "gdn/output"
 _FULL = {"full_attention", "sliding_attention", "chunked_attention"}
+_LINEAR_KEYS = "linear_num_"
 _MOST_LAYERS = 1 << 16
 
 
@@ -55,6 +56,9 @@ class RoleImportance(Mapping[str, F32]):
 
     Roles for which there is no vector are left out.
 
+    Attributes:
+        unused: The names of vectors that no role uses, in the order of the file.
+
     Args:
         importance: Vectors by llama.cpp's names.
         config: The model's `config.json`; what is under `text_config`, if that is there.
@@ -66,7 +70,8 @@ class RoleImportance(Mapping[str, F32]):
     """
 
     def __init__(self, importance: Mapping[str, F32], config: Mapping[str, Any], where: str, source: str) -> None:
-        text = config.get("text_config", config)
+        text = config.get("text_config")
+        text = config if text is None else text
         if not isinstance(text, Mapping):
             raise FileError("text_config is no JSON object", where=where, found=type(text).__name__)
         self._importance = importance
@@ -85,6 +90,8 @@ class RoleImportance(Mapping[str, F32]):
                 expected="names such as 'blk.0.ffn_down.weight'",
                 found=", ".join(repr(name) for name in list(importance)[:2]),
             )
+        used = set(self._names.values())
+        self.unused = tuple(name for name in importance if name not in used)
         tiled = any(key.endswith(_TILED) for key in self._names)
         self._heads = _heads(text, where) if tiled else None
 
@@ -118,9 +125,18 @@ class RoleImportance(Mapping[str, F32]):
 
 
 def _layer_types(text: Mapping[str, Any], where: str) -> list[str]:
-    """The kind of attention of each layer; without `layer_types`, all have full attention."""
+    """The kind of attention of each layer; all have full attention where nothing speaks of another."""
     kinds = text.get("layer_types")
     if kinds is None:
+        linear = next((key for key in text if key.startswith(_LINEAR_KEYS)), None)
+        if linear is not None:
+            raise FileError(
+                "the config does not say which layers have linear attention",
+                where=where,
+                expected="layer_types, one name a layer",
+                found=f"{linear} alone",
+                hint="Add the list to a copy of the config, such as ['linear_attention', 'full_attention']",
+            )
         kinds = ["full_attention"] * _number(text, "num_hidden_layers", where, _MOST_LAYERS)
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds) or len(kinds) > _MOST_LAYERS:
         raise FileError(

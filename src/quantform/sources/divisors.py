@@ -25,7 +25,8 @@ class DivisorRuns:
 
     @classmethod
     def even(cls, rows: int, words: npt.NDArray[np.uint32]) -> Self:
-        """Equal shares of `rows` rows."""
+        """Equal shares of `rows` rows; no runs of no rows."""
+        words = words if rows else words[:0]
         return cls(np.full(words.size, rows // max(1, words.size), np.int64), words)
 
     @classmethod
@@ -42,7 +43,7 @@ class DivisorRuns:
 
     def merged(self) -> Self:
         """Neighbours of equal divisors as one run."""
-        begins = np.flatnonzero(np.append(True, self.words[1:] != self.words[:-1]))
+        begins = np.flatnonzero(np.append(True, self.words[1:] != self.words[:-1])[: self.words.size])
         return type(self)(np.add.reduceat(self.rows, begins), self.words[begins])
 
     def shares(self) -> npt.NDArray[np.uint32]:

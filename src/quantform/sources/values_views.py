@@ -162,7 +162,10 @@ class TransposedView(ValuesView):
         super().__init__(tensor, (*leading, columns, rows))
         self._width = max(1, min(columns, _BLOCK_VALUES // rows))
         self._kept: dict[tuple[int, int], Array] = {}
+        # Nothing is waited for while the first is held, since views of views make one another forget. The second is
+        # held while the tensor is read, so that threads read a block once; a view of others takes its own first.
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
 
     def forget(self) -> None:
         """Give the memory of blocks back."""
@@ -181,14 +184,23 @@ class TransposedView(ValuesView):
         return out
 
     def _block(self, matrix: int, block: int) -> Array:
-        with self._lock:
-            found = self._kept.get((matrix, block))
-            if found is None:
-                while len(self._kept) >= _BLOCKS:
-                    del self._kept[next(iter(self._kept))]
-                found = self._kept[matrix, block] = self._columns(matrix, block)
+        found = self._found(matrix, block)
+        if found is None:
+            with self._reading:
+                found = self._found(matrix, block)
+                if found is None:
+                    with self._lock:
+                        while len(self._kept) >= _BLOCKS:
+                            del self._kept[next(iter(self._kept))]
+                    found = self._columns(matrix, block)
+                    with self._lock:
+                        self._kept[matrix, block] = found
         _RECENT.used(self)
         return found
+
+    def _found(self, matrix: int, block: int) -> Array | None:
+        with self._lock:
+            return self._kept.get((matrix, block))
 
     def _columns(self, matrix: int, block: int) -> Array:
         """Some columns of one matrix of the tensor, `[columns, rows]`."""

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from quantform._rows import Rows, as_rows, matrix_shape
+from quantform._rows import Rows, as_integers, as_rows, matrix_shape, stray_end
 from quantform._sizes import product
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import Nvfp4Words, Words
@@ -292,13 +292,17 @@ def gather(tensor: Tensor, indices: Indices, axis: int = 0) -> Tensor:
     return RowsView(shape, [tensor], table, "gathered")
 
 
-def transpose(tensor: Tensor) -> TransposedView:
+def transpose(tensor: Tensor) -> Tensor:
     """The last two axes of a tensor exchanged; the result has values.
+
+    A transposed matrix of scalars transposed again is the tensor that it was made of.
 
     Raises:
         ArgumentError: The tensor has fewer than two axes.
     """
     _check_rank(tensor, 2)
+    if isinstance(tensor, TransposedView) and tensor.format == tensor.parts[0].format:
+        return tensor.parts[0]
     return TransposedView(tensor)
 
 
@@ -410,11 +414,10 @@ def _range(given: tuple[SupportsIndex, SupportsIndex], rows: int, where: str) ->
 
 
 def _indices(indices: Indices, length: int, where: str) -> npt.NDArray[np.int64]:
-    try:
-        array = np.asarray(indices)
-    except (TypeError, ValueError, OverflowError):
-        array = np.zeros(())
-    if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
+    if isinstance(indices, range) and (end := stray_end(indices, 0, length)) is not None:
+        raise ArgumentError("an index leaves the axis", where=where, expected=f"0 to {length - 1}", found=end)
+    array = as_integers(indices)
+    if array is None or not array.size:
         raise ArgumentError(
             "indices is not a list of numbers", where=where, expected="one or more integers", found=repr(indices)[:80]
         )
