@@ -111,6 +111,26 @@ def test_twice_transposed(gguf: Path) -> None:
         check(back, source["q"].decode())
 
 
+@pytest.mark.parametrize("stored", [(2, 128), (8, 32)])
+@pytest.mark.parametrize(
+    "make",
+    [transpose, lambda t: gather(t, [1, 0]), lambda t: gather(t, [1, 0], axis=1), lambda t: stack([t])],
+    ids=["transpose", "rows", "columns", "stack"],
+)
+def test_rows_that_are_stored_in_another_shape(
+    tmp_path: Path, stored: tuple[int, int], make: Callable[[Tensor], Tensor]
+) -> None:
+    """Their own columns are not those of the stored rows, which alone are read."""
+    path = tmp_path / "m.gguf"
+    spec = gb.tensor("w", stored, gb.F32, np.arange(256, dtype="<f4").tobytes())
+    path.write_bytes(gb.build([spec], {"comfy.gguf.orig_shape.w": gb.typed("int32", [4, 64])}))
+    with GGUFSource(path) as source:
+        message = rf"'w'.*in another shape; expected \[4, 64\], found \[{stored[0]}, {stored[1]}\].*select_rows"
+        with pytest.raises(UnsupportedError, match=message):
+            make(source["w"])
+        check(select_rows(source["w"], (1, 2)), np.arange(256, dtype=np.float32).reshape(stored)[1:2])
+
+
 def test_put_together() -> None:
     check(concatenate([array(MATRIX), array(MATRIX[:5])]), np.concatenate([MATRIX, MATRIX[:5]]))
     check(concatenate([array(BANK), array(BANK[1:])]), np.concatenate([BANK, BANK[1:]]))

@@ -270,16 +270,9 @@ def gather(tensor: Tensor, indices: Indices, axis: int = 0) -> Tensor:
         raise ArgumentError("no axis of the tensor", where=where, expected=f"-{rank} to {rank - 1}", found=repr(axis))
     axis %= rank
     chosen = _indices(indices, tensor.shape[axis], f"{where}, axis {axis}")
+    _check_stored(tensor)
     if axis == rank - 1:
         return ColumnsView(tensor, chosen)
-    if tensor.matrix != matrix_shape(tensor.shape):
-        raise UnsupportedError(
-            "the tensor's rows are stored in another shape",
-            where=where,
-            expected=list(matrix_shape(tensor.shape)),
-            found=list(tensor.matrix),
-            hint="select_rows counts the stored rows",
-        )
     outer, inner = product(tensor.shape[:axis]), product(tensor.shape[axis + 1 : -1])
     slices = np.arange(outer, dtype=np.int64)[:, None] * tensor.shape[axis] + chosen[None, :]
     begins = slices.reshape(-1) * inner
@@ -299,8 +292,10 @@ def transpose(tensor: Tensor) -> Tensor:
 
     Raises:
         ArgumentError: The tensor has fewer than two axes.
+        UnsupportedError: Its rows are stored in another shape than its own.
     """
     _check_rank(tensor, 2)
+    _check_stored(tensor)
     if isinstance(tensor, TransposedView) and tensor.format == tensor.parts[0].format:
         return tensor.parts[0]
     return TransposedView(tensor)
@@ -358,13 +353,7 @@ def _together(tensors: Sequence[Tensor]) -> list[Tensor]:
         raise ArgumentError("there are no tensors to put together", expected="one or more")
     for tensor in given:
         where = _where(tensor)
-        if tensor.matrix != matrix_shape(tensor.shape):
-            raise UnsupportedError(
-                "the tensor's rows are stored in another shape",
-                where=where,
-                expected=list(matrix_shape(tensor.shape)),
-                found=list(tensor.matrix),
-            )
+        _check_stored(tensor)
         if (tensor.format, tensor.importable) != (given[0].format, given[0].importable):
             raise ArgumentError(
                 "only tensors of one format are put together",
@@ -395,6 +384,17 @@ def _check_rank(tensor: Tensor, axes: int) -> None:
             where=where,
             expected=f"{axes} axes or more" if axes > 1 else "one axis or more",
             found=f"shape {list(tensor.shape)}",
+        )
+
+
+def _check_stored(tensor: Tensor) -> None:
+    if tensor.matrix != matrix_shape(tensor.shape):
+        raise UnsupportedError(
+            "the tensor's rows are stored in another shape",
+            where=_where(tensor),
+            expected=list(matrix_shape(tensor.shape)),
+            found=list(tensor.matrix),
+            hint="select_rows counts the stored rows",
         )
 
 
