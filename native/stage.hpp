@@ -29,38 +29,43 @@ class Stage {
     Stage& operator=(const Stage&) = delete;
     ~Stage() {
         flush();
-        std::memcpy(out_, bytes_, used_);
+        std::memcpy(out_, begin_, pending());
         set_.fence();
     }
 
     /// Where the next values belong, with room for `bytes`, not more than `stage_bytes`.
     std::uint8_t* room(std::size_t bytes) {
-        if (bytes > sizeof bytes_ - used_) flush();
-        return bytes_ + used_;
+        if (bytes > static_cast<std::size_t>(bytes_ + sizeof bytes_ - end_)) flush();
+        return end_;
     }
     /// So many bytes from there on are values.
-    void add(std::size_t bytes) { used_ += bytes; }
+    void add(std::size_t bytes) { end_ += bytes; }
 
    private:
     static constexpr std::size_t line = 64;
 
+    std::size_t pending() const { return static_cast<std::size_t>(end_ - begin_); }
+
+    /// What is left of a line goes before the stage's first whole line, so that kernels always store to whole lines: a
+    /// store across two costs far more than the load across two with which an output that is not aligned is paid for.
     void flush() {
-        const std::uint8_t* from = bytes_;
-        const std::size_t part = std::min(head_, used_);
-        std::memcpy(out_, from, part);
-        head_ -= part, out_ += part, from += part, used_ -= part;
-        const std::size_t whole = used_ / line * line;
-        set_.stream(from, whole, out_);
+        const std::size_t part = std::min(head_, pending());
+        std::memcpy(out_, begin_, part);
+        head_ -= part, out_ += part, begin_ += part;
+        const std::size_t whole = pending() / line * line, rest = pending() - whole;
+        set_.stream(begin_, whole, out_);
         out_ += whole;
-        used_ -= whole;
-        std::memmove(bytes_, from + whole, used_);
+        end_ = bytes_ + line;
+        std::memmove(end_ - rest, begin_ + whole, rest);
+        begin_ = end_ - rest;
     }
 
     const KernelSet& set_;
     std::uint8_t* out_;
     std::size_t head_;
-    std::size_t used_ = 0;
     alignas(line) std::uint8_t bytes_[line + stage_bytes];
+    std::uint8_t* begin_ = bytes_ + line;
+    std::uint8_t* end_ = begin_;
 };
 
 /// Output bytes for which it pays to start another thread (measured: a start costs as much as some MiB in the caches).
