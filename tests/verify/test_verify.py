@@ -180,6 +180,8 @@ def test_empty_tensors_may_be_missing_from_artifacts_only(tmp_path: Path) -> Non
     assert [finding.object for finding in qf.verify(two, against=one).findings] == ["e"]
     qf.convert(one, tmp_path / "one.ninfer")
     assert qf.verify(tmp_path / "one.ninfer", against=one).ok
+    assert qf.verify(one, against=tmp_path / "one.ninfer").ok
+    assert [finding.object for finding in qf.verify(one, against=two).findings] == ["e"]
 
 
 # --- scales that were rounded, and errors of methods ---------------------------------------------------------------
