@@ -284,21 +284,7 @@ QF_INLINE void put_codes(Out* out, Bytes q, const AffineCodes& values) {
 
 /// Stores past the caches: `bytes` is a multiple of 64 and `to` is aligned to 64 bytes.
 [[maybe_unused]] static void stream(const u8* from, size_t bytes, u8* to) {
-#if defined(__AVX512F__)
-    for (size_t at = 0; at < bytes; at += 64) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
-    }
-#elif defined(__AVX2__)
-    for (size_t at = 0; at < bytes; at += 32) {
-        _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), load<__m256i>(from + at));
-    }
-#elif defined(__SSE2__)
-    for (size_t at = 0; at < bytes; at += 16) {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), load<__m128i>(from + at));
-    }
-#else
-    std::memcpy(to, from, bytes);
-#endif
+    for (size_t at = 0; at < bytes; at += 64) store_past<64>(to + at, from + at);
 }
 
 /// Makes streamed stores visible before whatever tells others that they are done.

@@ -11,6 +11,7 @@
 
 #include "cpu.hpp"
 #include "decode.hpp"
+#include "same_numbers.hpp"
 
 namespace {
 
@@ -23,32 +24,6 @@ void check(bool right, const char* what, const char* set, int type, std::size_t 
     if (right) return;
     std::fprintf(stderr, "%s: set %s, ggml type %d, %zu blocks\n", what, set, type, count);
     ++failures;
-}
-
-template <class T>
-T load(const std::uint8_t* from, std::size_t at) {
-    T value;
-    std::memcpy(&value, from + at * sizeof value, sizeof value);
-    return value;
-}
-
-bool is_nan(Output output, const std::uint8_t* from, std::size_t at) {
-    switch (output) {
-        case Output::float16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7C00;
-        case Output::bfloat16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7F80;
-        case Output::float64: return std::isnan(load<double>(from, at));
-        default: return std::isnan(load<float>(from, at));
-    }
-}
-
-/// Equal in every bit, NaN payloads aside.
-bool same(Output output, std::size_t values, const std::uint8_t* a, const std::uint8_t* b) {
-    const std::size_t width = output_bytes(output);
-    for (std::size_t at = 0; at < values; ++at) {
-        if (std::memcmp(a + at * width, b + at * width, width) == 0) continue;
-        if (!is_nan(output, a, at) || !is_nan(output, b, at)) return false;
-    }
-    return true;
 }
 
 void test_blocks(std::mt19937& random) {

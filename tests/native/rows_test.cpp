@@ -13,6 +13,7 @@
 #include "checks.hpp"
 #include "cpu.hpp"
 #include "rows.hpp"
+#include "same_numbers.hpp"
 
 namespace {
 
@@ -34,32 +35,6 @@ void check(bool right, const char* what, const char* set, const char* kernel, st
     if (right) return;
     std::fprintf(stderr, "%s: set %s, kernel %s, %zu columns\n", what, set, kernel, columns);
     ++failures;
-}
-
-template <class T>
-T load(const std::uint8_t* from, std::size_t at) {
-    T value;
-    std::memcpy(&value, from + at * sizeof value, sizeof value);
-    return value;
-}
-
-bool is_nan(Output output, const std::uint8_t* from, std::size_t at) {
-    switch (output) {
-        case Output::float16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7C00;
-        case Output::bfloat16: return (load<std::uint16_t>(from, at) & 0x7FFF) > 0x7F80;
-        case Output::float64: return std::isnan(load<double>(from, at));
-        default: return std::isnan(load<float>(from, at));
-    }
-}
-
-/// Equal in every bit, NaN payloads aside.
-bool same(Output output, std::size_t values, const std::uint8_t* a, const std::uint8_t* b) {
-    const std::size_t width = output_bytes(output);
-    for (std::size_t at = 0; at < values; ++at) {
-        if (std::memcmp(a + at * width, b + at * width, width) == 0) continue;
-        if (!is_nan(output, a, at) || !is_nan(output, b, at)) return false;
-    }
-    return true;
 }
 
 Buffer random_bytes(std::mt19937& random, std::size_t bytes) {
