@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from quantform.errors import ArgumentError
 
@@ -18,7 +21,10 @@ __all__ = [
     "human_bytes",
     "pieces",
     "product",
+    "read_pieces",
 ]
+
+Bytes = npt.NDArray[np.uint8]
 
 U64_MAX = 2**64 - 1
 
@@ -83,6 +89,21 @@ def pieces(nbytes: int, unit: int) -> Iterator[tuple[int, int]]:
     step = max(unit, PIECE_BYTES // unit * unit)
     for offset in range(0, nbytes, step):
         yield offset, min(step, nbytes - offset)
+
+
+def read_pieces(read: Callable[[int, Bytes], None], nbytes: int, unit: int = 1) -> Iterator[tuple[int, Bytes]]:
+    """`(offset, data)` of a few megabytes at a time in order; data are valid until the next are asked for.
+
+    Args:
+        read: Fills an array with the bytes from an offset on.
+        nbytes: How many bytes there are.
+        unit: Pieces are multiples of so many bytes; the last may be shorter.
+    """
+    buffer = np.empty(min(nbytes, max(unit, PIECE_BYTES)), np.uint8)
+    for offset, count in pieces(nbytes, unit):
+        data = buffer[:count]
+        read(offset, data)
+        yield offset, data
 
 
 def counted(number: int, noun: str) -> str:

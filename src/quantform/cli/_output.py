@@ -12,10 +12,12 @@ from typing import Any
 import typer
 
 from quantform._progress import Progress, silent
+from quantform._report import Report
+from quantform._sizes import human_bytes
 from quantform._text import visible
 from quantform.errors import ArgumentError
 
-__all__ = ["plain", "print_json", "print_table", "progress_bar", "row_slice"]
+__all__ = ["plain", "print_json", "print_report", "print_table", "progress_bar", "row_slice"]
 
 
 def plain(text: str) -> str:
@@ -30,6 +32,17 @@ def plain(text: str) -> str:
 def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can say
     """One JSON document on standard output and nothing else."""
     typer.echo(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def print_report(report: Report, *, json: bool) -> None:
+    """What a command that writes files did: as one JSON document, or as lines."""
+    if json:
+        print_json(report.as_dict())
+        return
+    for line in report.lines():
+        typer.echo(plain(line))
+    for path, size in report.files:
+        typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:

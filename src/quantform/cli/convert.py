@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quantform._sizes import human_bytes
-from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.cli._output import plain, print_json, print_report, print_table, progress_bar
 from quantform.convert import Plan
 from quantform.convert import convert as run
 from quantform.convert import plan as make_plan
@@ -165,13 +164,7 @@ def convert(
             force=force,
             progress=progress,
         )
-    if json:
-        print_json(report.as_dict())
-        return
-    for line in report.lines():
-        typer.echo(plain(line))
-    for path, size in report.files:
-        typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
+    print_report(report, json=json)
 
 
 def _show(planned: Plan, *, json: bool) -> None:

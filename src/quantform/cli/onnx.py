@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from quantform import onnx
-from quantform._sizes import human_bytes
-from quantform.cli._output import plain, print_json, progress_bar
+from quantform.cli._output import print_report, progress_bar
 
 __all__ = ["register"]
 
@@ -66,10 +65,4 @@ def attach(
         report = onnx.attach(
             graph, weights, output, names=names, data=data, opset=opset, force=force, progress=progress
         )
-    if json:
-        print_json(report.as_dict())
-        return
-    for line in report.lines():
-        typer.echo(plain(line))
-    for path, size in report.files:
-        typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
+    print_report(report, json=json)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS, Scalar
-from quantform._sizes import PIECE_BYTES, pieces
+from quantform._sizes import read_pieces
 from quantform.errors import UnsupportedError
 from quantform.formats.exact import cast_words, inexact
 from quantform.packed import PROFILES, Profile, dequantize_packed
@@ -49,10 +49,7 @@ class Stream(ABC):
 
     def __iter__(self) -> Iterator[Bytes]:
         """Target bytes in order; a piece is valid until the next one is asked for."""
-        buffer = np.empty(min(self.tensor.nbytes, max(self.unit, PIECE_BYTES)), np.uint8)
-        for offset, count in pieces(self.tensor.nbytes, self.unit):
-            data = buffer[:count]
-            self.tensor.read_into(offset, data)
+        for offset, data in read_pieces(self.tensor.read_into, self.tensor.nbytes, self.unit):
             yield self.transform(data, offset // self.unit)
 
     def place(self, element: int) -> str:

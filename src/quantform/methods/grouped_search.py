@@ -41,8 +41,6 @@ __all__ = ["GROUPED_SEARCH", "RATIOS", "search_scales"]
 F16 = npt.NDArray[np.float16]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-U16 = npt.NDArray[np.uint16]
-Bool = npt.NDArray[np.bool_]
 
 RATIOS = tuple(percent / 100 for percent in range(70, 120, 2))
 """0.70, 0.72 ... 1.18, in binary64: the multiples of the max-abs and of the full-range scale that compete."""

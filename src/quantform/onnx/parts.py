@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from quantform._sizes import PIECE_BYTES, pieces, product
+from quantform._sizes import product, read_pieces
 from quantform.onnx.storage import Blob, copied
 from quantform.packed import PROFILES
 from quantform.packed.linear import LINEAR, Linear
@@ -184,11 +184,7 @@ class Parts:
 
 def _cut(tensor: GGUFTensor, which: str) -> Iterator[Bytes]:
     linear = LINEAR[tensor.format]
-    size = linear.profile.bytes
-    buffer = np.empty(min(tensor.nbytes, max(size, PIECE_BYTES)), np.uint8)
-    for offset, count in pieces(tensor.nbytes, size):
-        blocks = buffer[:count]
-        tensor.read_into(offset, blocks)
+    for _, blocks in read_pieces(tensor.read_into, tensor.nbytes, linear.profile.bytes):
         if which == "codes":
             yield linear.codes(blocks)
         else:

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from quantform._progress import Progress
 from quantform._publish import NewFiles
-from quantform._sizes import PIECE_BYTES, align_up, human_bytes, pieces
+from quantform._sizes import align_up, human_bytes, read_pieces
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.sources import GGUFSource, Tensor
 from quantform.sources.onnx_file import MESSAGE_MAX, InitializerBytes
@@ -48,10 +48,8 @@ class Blob:
 
 def copied(source: Tensor | InitializerBytes) -> Iterator[Bytes]:
     """A tensor's or an initializer's bytes in order."""
-    buffer = np.empty(min(source.nbytes, PIECE_BYTES), np.uint8)
-    for offset, count in pieces(source.nbytes, 1):
-        source.read_into(offset, buffer[:count])
-        yield buffer[:count]
+    for _, data in read_pieces(source.read_into, source.nbytes):
+        yield data
 
 
 def check_data(data: str) -> None:

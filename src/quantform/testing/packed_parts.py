@@ -90,6 +90,25 @@ _SIX_BITS = (
     "The first four are six bits of a byte; the others have four bits in the last bytes, two in the tops of the first"
 )
 
+_SCALES_AND_MINIMA = (
+    Part(
+        "scales",
+        "A scale is six unsigned bits that multiply d",
+        _SIX_BITS,
+        mask=b"\xff" * 4 + b"\x00" * 4 + b"\x0f" * 4,
+        width=1,
+    ),
+    Part(
+        "minima",
+        "A minimum is six unsigned bits that multiply dmin, and the product is subtracted",
+        _SIX_BITS,
+        within="scales",
+        mask=b"\x00" * 4 + b"\xff" * 4 + b"\xf0" * 4,
+        width=1,
+        beside={"d": _ZERO16, "dmin": _ONE16},
+    ),
+)
+
 _LEGACY = (
     Bench(
         identifier="gguf:q4_0",
@@ -221,22 +240,7 @@ _KQUANTS = (
         rest={"d": _ONE16, "dmin": _ZERO16, "scales": b"\x01" * 8 + b"\x11" * 4, "q": b"\x11"},
         parts=(
             Part("q", "A code is an unsigned nibble", _NIBBLES32),
-            Part(
-                "scales",
-                "A scale is six unsigned bits that multiply d",
-                _SIX_BITS,
-                mask=b"\xff" * 4 + b"\x00" * 4 + b"\x0f" * 4,
-                width=1,
-            ),
-            Part(
-                "minima",
-                "A minimum is six unsigned bits that multiply dmin, and the product is subtracted",
-                _SIX_BITS,
-                within="scales",
-                mask=b"\x00" * 4 + b"\xff" * 4 + b"\xf0" * 4,
-                width=1,
-                beside={"d": _ZERO16, "dmin": _ONE16},
-            ),
+            *_SCALES_AND_MINIMA,
         ),
         offset=("dmin", "multiplies every minimum, which is subtracted"),
         offset_rest={"d": _ZERO16},
@@ -249,22 +253,7 @@ _KQUANTS = (
         parts=(
             Part("q", "The nibble is the low four bits of an unsigned code", _NIBBLES32),
             Part("high", _FIFTH, _PLANES32, width=1),
-            Part(
-                "scales",
-                "A scale is six unsigned bits that multiply d",
-                _SIX_BITS,
-                mask=b"\xff" * 4 + b"\x00" * 4 + b"\x0f" * 4,
-                width=1,
-            ),
-            Part(
-                "minima",
-                "A minimum is six unsigned bits that multiply dmin, and the product is subtracted",
-                _SIX_BITS,
-                within="scales",
-                mask=b"\x00" * 4 + b"\xff" * 4 + b"\xf0" * 4,
-                width=1,
-                beside={"d": _ZERO16, "dmin": _ONE16},
-            ),
+            *_SCALES_AND_MINIMA,
         ),
         offset=("dmin", "multiplies every minimum, which is subtracted"),
         offset_rest={"d": _ZERO16},
