@@ -15,73 +15,22 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 import gguf_builder as gb
 import quantform as qf
+from gguf_to_onnx import beside, bits, blocks, evaluated
 from quantform.errors import (
     ArgumentError,
     FileError,
     OutputExistsError,
     UnsupportedError,
 )
-from quantform.onnx import DequantizePacked, check_model, register
+from quantform.onnx import check_model, register
 from quantform.onnx.storage import message_size
-from quantform.packed import PROFILES
-from quantform.packed.linear import LINEAR
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mixed.gguf"
 MB = 1 << 20
 WAYS = ("reference", "copy", "inline")
-
-
-def blocks(identifier: str, count: int, seed: int = 0) -> bytes:
-    return np.random.default_rng(seed).integers(0, 256, count * PROFILES[identifier].bytes, np.uint8).tobytes()
-
-
-def every_type() -> list[gb.GGUFTensorSpec]:
-    tensors = [
-        gb.tensor(f"packed.{p.name}", (3, 2 * p.values), p.ggml_type, blocks(p.identifier, 6, p.ggml_type))
-        for p in PROFILES.values()
-    ]
-    rng = np.random.default_rng(1)
-    for name, number, size in (
-        ("F32", gb.F32, 4),
-        ("F16", gb.F16, 2),
-        ("BF16", gb.BF16, 2),
-        ("F64", gb.F64, 8),
-        ("I8", gb.I8, 1),
-        ("I16", gb.I16, 2),
-        ("I32", gb.I32, 4),
-        ("I64", gb.I64, 8),
-    ):
-        tensors.append(gb.tensor(f"plain.{name}", (2, 3), number, rng.integers(0, 256, 6 * size, np.uint8).tobytes()))
-    return [
-        *tensors,
-        gb.tensor("scalar", (), gb.F32, b"\0\0\x80\x3f"),
-        gb.tensor("empty.packed", (0, 256), gb.Q4_K),
-        gb.tensor("empty.plain", (0, 3), gb.F32),
-        gb.tensor("cube", (2, 3, 32), gb.Q4_0, blocks("gguf:q4_0", 6)),
-        gb.tensor("name with ümlaut/and slash", (1, 32), gb.Q8_0, blocks("gguf:q8_0", 1)),
-    ]
-
-
-@pytest.fixture
-def gguf(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(gb.build(every_type(), {"general.name": "toy"}))
-    return path
-
-
-def bits(array: np.ndarray) -> tuple[Any, tuple[int, ...], bytes]:
-    """Type, shape and bits; NaN payloads aside."""
-    if array.dtype.kind == "f":
-        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
-    return array.dtype, array.shape, array.tobytes()
-
-
-def evaluated(model: onnx.ModelProto) -> list[np.ndarray]:
-    return [np.asarray(value) for value in ReferenceEvaluator(model, new_ops=[DequantizePacked]).run(None, {})]
 
 
 def big_endian_model() -> bytes:
@@ -262,10 +211,6 @@ def test_a_copy_is_aligned_and_complete(gguf: Path, tmp_path: Path) -> None:
 
 def stat_mode(path: Path) -> int:
     return path.stat().st_mode
-
-
-def beside(directory: Path) -> tuple[Path, Path]:
-    return directory / "m.gguf", directory / "m.onnx"
 
 
 def simple() -> bytes:
@@ -571,132 +516,3 @@ def test_versions_that_no_form_has_are_refused(gguf: Path, tmp_path: Path) -> No
         with pytest.raises(ArgumentError, match=f"one from 21 on for the lowered form, found {opset}"):
             qf.convert(gguf, tmp_path / "m.onnx", opset=opset)
     assert not (tmp_path / "m.onnx").exists()
-
-
-# --- standard operators ---------------------------------------------------------------------------------------------
-
-
-def linear_tensors() -> list[gb.GGUFTensorSpec]:
-    tensors: list[gb.GGUFTensorSpec] = []
-    for name in LINEAR:
-        p = PROFILES[name]
-        for what, shape in (
-            ("matrix", (3, 2 * p.values)),
-            ("vector", (2 * p.values,)),
-            ("bank", (2, 3, p.values)),
-            ("empty", (0, p.values)),
-            ("flat", (2, p.values)),
-        ):
-            data = blocks(name, int(np.prod(shape)) // p.values, len(tensors))
-            tensors.append(gb.tensor(f"{p.name}.{what}", shape, p.ggml_type, data))
-    return tensors
-
-
-@pytest.fixture
-def linear(tmp_path: Path) -> Path:
-    path = tmp_path / "linear.gguf"
-    keys = {
-        f"comfy.gguf.orig_shape.{PROFILES[n].name}.flat": gb.typed("int32", [PROFILES[n].values, 2]) for n in LINEAR
-    }
-    path.write_bytes(gb.build(linear_tensors(), keys))
-    return path
-
-
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("data", ["copy", "inline"])
-def test_linear_formats_as_standard_operators(data: str, linear: Path, tmp_path: Path) -> None:
-    target = tmp_path / "m.onnx"
-    report = qf.convert(linear, target, data=data, qdq=True)
-    assert report.tensors == {f"DequantizeLinear of {name}": 5 for name in LINEAR}
-    check_model(target)
-    model = onnx.load(target)
-    assert [entry.version for entry in model.opset_import] == [26]
-    assert {node.op_type for node in model.graph.node} == {"DequantizeLinear", "Cast", "Add", "Reshape"}
-    values = evaluated(model)
-    with qf.open(linear) as source, qf.open(target) as made:
-        assert list(made) == list(source)
-        for tensor, value in zip(source.values(), values, strict=True):
-            assert bits(value) == bits(tensor.decode()), tensor.name
-            assert made[tensor.name].payload().tobytes() == tensor.payload().tobytes()
-            out = np.empty(min(5, tensor.nbytes), np.uint8)
-            made[tensor.name].read_into(tensor.nbytes // 2 - out.size // 2, out)
-            rows = [] if "empty" in tensor.name else [0, 0]
-            assert bits(made[tensor.name].decode(rows=rows)) == bits(tensor.decode(rows=rows))
-    verified = qf.verify(target, deep=True, against=linear)
-    assert verified.ok, verified.findings
-    assert f"{len(values)} of {len(values)} tensors have equal bytes" in verified.notes
-
-
-@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
-def test_standard_operators_run_in_onnxruntime(level: str, linear: Path, tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    target = tmp_path / "m.onnx"
-    qf.convert(linear, target, data="copy", qdq=True)
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
-    session = runtime.InferenceSession(target, options)
-    with qf.open(linear) as source:
-        for tensor, value in zip(source.values(), session.run(list(source), {}), strict=True):
-            assert bits(value) == bits(tensor.decode()), tensor.name
-
-
-def test_zero_points_are_shared_by_weights_of_one_shape(tmp_path: Path) -> None:
-    source, target = beside(tmp_path)
-    data = blocks("gguf:q2_0", 12)
-    source.write_bytes(gb.build([gb.tensor(f"w{n}", (3, 256), gb.Q2_0, data) for n in range(4)]))
-    qf.convert(source, target, data="inline", qdq=True)
-    model = onnx.load(target)
-    names = [proto.name for proto in model.graph.initializer]
-    assert [name for name in names if name.startswith("zero_points")] == ["zero_points.UINT2.3x4"]
-    (points,) = (proto for proto in model.graph.initializer if proto.name.startswith("zero_points"))
-    assert numpy_helper.to_array(points).astype(int).tolist() == [[1] * 4] * 3
-
-
-def test_other_formats_stay_packed_beside_them(gguf: Path, tmp_path: Path) -> None:
-    target = tmp_path / "m.onnx"
-    report = qf.convert(gguf, target, data="copy", qdq=True)
-    assert sum(count for way, count in report.tensors.items() if way.startswith("DequantizeLinear")) == 7
-    assert sum(count for way, count in report.tensors.items() if way.startswith("DequantizePacked")) == 23
-    check_model(target)
-    assert qf.verify(target, deep=True, against=gguf).ok
-
-
-def test_a_reference_has_no_codes_and_scales(linear: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"codes and scales apart.*--data copy"):
-        qf.convert(linear, tmp_path / "m.onnx", qdq=True)
-
-
-def test_versions_too_early_for_the_weights_are_refused(linear: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="expected version 25 or later, found 24"):
-        qf.convert(linear, tmp_path / "m.onnx", qdq=True, data="copy", opset=24)
-
-
-def test_what_only_looks_like_blocks_stays_what_it_is(linear: Path, tmp_path: Path) -> None:
-    """Each change makes the values others than those of packed blocks, or the type another."""
-    target = tmp_path / "m.onnx"
-    changes: dict[str, Callable[[onnx.NodeProto, onnx.GraphProto], Any]] = {
-        "Q8_0.matrix": lambda node, _: node.attribute[2].__setattr__("i", TensorProto.FLOAT16),
-        "Q4_0.matrix": lambda node, _: node.attribute[1].__setattr__("i", 16),
-        "Q4_0.vector": lambda node, _: node.input.append("Q4_0.vector.codes"),
-        "TQ2_0.matrix": lambda node, _: node.input.__delitem__(2),
-        "Q2_0.bank": lambda node, graph: _named(graph, node.input[2]).__setattr__("raw_data", b"\x54\x05"),
-        "Q8_0.bank": lambda node, graph: _named(graph, node.input[1]).__setattr__("data_type", TensorProto.BFLOAT16),
-        "Q8_0.vector": lambda node, _: node.attribute[0].__setattr__("i", -2),
-    }
-    qf.convert(linear, target, data="inline", qdq=True)
-    whole = onnx.load(target)
-    for name, change in changes.items():
-        model = onnx.ModelProto()
-        model.CopyFrom(whole)
-        (node,) = (node for node in model.graph.node if name in node.output)
-        assert [attribute.name for attribute in node.attribute] == ["axis", "block_size", "output_dtype"]
-        change(node, model.graph)
-        target.write_bytes(model.SerializeToString())
-        with qf.open(target) as made:
-            assert name not in made, name
-            assert f"{name}.codes" in made
-
-
-def _named(graph: onnx.GraphProto, name: str) -> onnx.TensorProto:
-    found: onnx.TensorProto = next(proto for proto in graph.initializer if proto.name == name)
-    return found

@@ -147,6 +147,30 @@ def test_each_changed_bit_of_safetensors_is_found_or_legal(tmp_path: Path) -> No
     assert found > 4
 
 
+def test_types_and_forms_that_are_not_decoded_are_remarks(tmp_path: Path) -> None:
+    packed = np.zeros((4, 4), np.int32)
+    weights = {
+        "c": ("C64", (2,), np.full(4, np.nan, np.float32).tobytes()),
+        "p.qweight": packed,
+        "p.qzeros": packed,
+        "p.scales": np.ones((1, 4), np.float16),
+    }
+    sb.model(tmp_path, weights, {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    for deep in (False, True):
+        report = qf.verify(tmp_path, deep=deep)
+        assert report.ok, report.findings
+        assert {(one.rule, one.object) for one in report.remarks} == {("undecoded", "c"), ("undecoded", "p.weight")}
+    assert report.checked["bytes"] == 16 + 64 + 64 + 8
+
+
+@pytest.mark.parametrize("dtype", ["F128", "weird type"])
+def test_types_that_the_format_does_not_have_are_findings(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(sb.build({"x": (dtype, (1,), bytes(16))}))
+    (finding,) = qf.verify(path, deep=True).findings
+    assert (finding.rule, finding.object, finding.found) == ("structure", "x", repr(dtype))
+
+
 def test_plain_values_of_checkpoints_are_counted(tmp_path: Path) -> None:
     half = np.array([[1, np.inf], [np.nan, 2]], np.float16)
     values: dict[str, Any] = {

@@ -10,11 +10,12 @@ from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto
 from quantform.errors import UnsupportedError
 from quantform.sources.onnx_contract import STANDARD_DOMAINS, graphs_of, is_packed_node
 
-__all__ = ["for_runtime"]
+__all__ = ["NEWEST_OPSET", "for_runtime"]
 
-# The newest opset of any released onnxruntime, and one that each runtime knows which takes the operator.
-_NEWEST = 28
-_OLDEST = 21
+NEWEST_OPSET = 28
+"""The newest opset of any released onnxruntime."""
+
+_OLDEST = 21  # one that each runtime knows which takes the operator
 
 
 def for_runtime(model: ModelProto) -> ModelProto:
@@ -33,7 +34,7 @@ def for_runtime(model: ModelProto) -> ModelProto:
     Raises:
         UnsupportedError: An operator is unknown to the installed `onnx`, or is defined so in opset 29 only.
     """
-    if all(_version(scope.opset_import) <= _NEWEST for scope in (model, *model.functions)):
+    if all(_version(scope.opset_import) <= NEWEST_OPSET for scope in (model, *model.functions)):
         return model
     needed = _OLDEST
     for scope, graph in ((model, model.graph), *((each, GraphProto(node=each.node)) for each in model.functions)):
@@ -63,10 +64,10 @@ def _defined_since(node: NodeProto, version: int) -> int:
             where=f"node {node.name or next(iter(node.output), '')!r}",
             hint="Upgrade onnx, or check the operator's name",
         ) from None
-    if since > _NEWEST:
+    if since > NEWEST_OPSET:
         raise UnsupportedError(
             f"{node.op_type} is defined so in opset {since} only, which no runtime knows yet",
             where=f"node {node.name or next(iter(node.output), '')!r}",
-            hint=f"Use operators of opset {_NEWEST}",
+            hint=f"Use operators of opset {NEWEST_OPSET}",
         )
     return since

@@ -5,6 +5,7 @@ The operator's own rules on sizes are those of `quantform.packed`; here is only 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "missing",
     "output_type",
     "read",
+    "uses_of",
 ]
 
 OPERATOR = "DequantizePacked"
@@ -101,6 +103,15 @@ def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from graphs_of(attribute.g)
             for inner in attribute.graphs:
                 yield from graphs_of(inner)
+
+
+def uses_of(graph: GraphProto) -> Counter[str]:
+    """How often each value is an input of a node or an output of a graph, also inside nodes, which see those around."""
+    uses: Counter[str] = Counter()
+    for one in graphs_of(graph):
+        uses.update(name for node in one.node for name in node.input)
+        uses.update(output.name for output in one.output)
+    return uses
 
 
 def function_name(profile: Profile, output_type: int) -> str:

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from quantform._sizes import ceil_div, product
 from quantform.packed.linear import LINEAR, Linear
+from quantform.sources.onnx_contract import STANDARD_DOMAINS
 from quantform.sources.onnx_file import Bytes, InitializerBytes
 
 __all__ = ["Blocks", "LinearNode", "linear_nodes", "zero_points"]
@@ -32,7 +33,7 @@ class LinearNode:
         codes: The name of the initializer with the codes.
         scales: That with the scales.
         minima: That with the minima, where there are any.
-        helpers: The names of all initializers but the codes'.
+        helpers: The names of all initializers but the codes', as often as nodes have them.
     """
 
     name: str
@@ -93,21 +94,34 @@ class Blocks(InitializerBytes):
         )
 
 
-def linear_nodes(graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto]) -> Iterator[LinearNode]:
-    """The weights in a graph that are codes and scales of packed blocks."""
+def linear_nodes(
+    graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto], uses: Mapping[str, int]
+) -> Iterator[LinearNode]:
+    """The weights in a graph that are codes and scales of packed blocks.
+
+    Args:
+        graph: The graph; graphs inside its nodes are not looked into.
+        initializers: Its initializers.
+        uses: How often each value is used, inside nodes too: what others see as well is no step of a weight.
+    """
     after: dict[str, onnx.NodeProto] = {}
     made = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
         for name in node.input:
             after.setdefault(name, node)
     for node in graph.node:
-        if node.op_type != "DequantizeLinear" or node.domain not in {"", "ai.onnx"} or len(node.output) != 1:
+        if not _is(node, "DequantizeLinear"):
             continue
         found = _linear(node, initializers)
         if found is not None and found.linear.affine:
-            found = _affine(found, after, made, initializers)
+            found = _affine(found, after, made, initializers, uses)
         if found is not None:
             yield found
+
+
+def _is(node: onnx.NodeProto, operator: str) -> bool:
+    """Whether a node is ONNX's own operator of that name, not another's, and has one output."""
+    return node.op_type == operator and node.domain in STANDARD_DOMAINS and len(node.output) == 1
 
 
 def _linear(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> LinearNode | None:
@@ -161,13 +175,14 @@ def _affine(
     after: Mapping[str, onnx.NodeProto],
     made: Mapping[str, onnx.NodeProto],
     initializers: Mapping[str, onnx.TensorProto],
+    uses: Mapping[str, int],
 ) -> LinearNode | None:
     """The weight whose codes times scales, a block a row, a minimum is added to: `Add(found, Cast(minima))`."""
     add = after.get(found.name)
-    if add is None or add.op_type != "Add" or len(add.input) != 2 or len(add.output) != 1:
+    if add is None or not _is(add, "Add") or len(add.input) != 2 or any(uses[name] != 1 for name in add.input):
         return None
     cast = made.get(add.input[1])
-    if add.input[0] != found.name or cast is None or cast.op_type != "Cast" or len(cast.input) != 1:
+    if add.input[0] != found.name or cast is None or not _is(cast, "Cast") or len(cast.input) != 1:
         return None
     minima, scales = initializers.get(cast.input[0]), initializers[found.scales]
     to = [attribute.i for attribute in cast.attribute if attribute.name == "to"]

@@ -22,6 +22,7 @@ from quantform.packed.dequantize import payload_bytes
 from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, Tensor, check_range
 from quantform.sources._scalar_tensor import ScalarTensor
+from quantform.sources.onnx_contract import uses_of
 from quantform.sources.onnx_file import InitializerBytes, data_type, initializer_bytes, read_model, text
 from quantform.sources.onnx_linear import Blocks, LinearNode, linear_nodes
 from quantform.sources.onnx_nodes import PackedNode, Reshapes, packed_nodes
@@ -253,25 +254,25 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
             if path is not None:
                 self._external.setdefault(path)
         weights: dict[str, list[OnnxPacked]] = defaultdict(list)
-        hidden: set[str] = set()
-        reshapes = Reshapes(graph, initializers)
+        explained: Counter[str] = Counter()
+        uses = uses_of(graph)
+        reshapes = Reshapes(graph, initializers, uses)
         for packed in packed_nodes(graph, initializers, where):
             self._check_payload(packed, initializers[packed.payload])
             node = reshapes.follow(packed)
             weights[node.payload].append(OnnxPacked(self.path, node, self._bytes[node.payload]))
-            hidden.update(node.helpers)
-        for linear in linear_nodes(graph, initializers):
+            explained.update((node.payload, *node.helpers))
+        for linear in linear_nodes(graph, initializers, uses):
             joined, data = self._joined(linear)
             node = reshapes.follow(joined)
             weights[node.payload].append(OnnxPacked(self.path, node, data))
-            hidden.update(node.helpers)
+            explained.update((node.payload, *node.helpers))
         names = Counter([*initializers, *(weight.name for some in weights.values() for weight in some)])
         if names and (common := names.most_common(1)[0])[1] > 1:
             raise FileError("two values of the graph have one name", where=where, found=repr(common[0]))
         for name, proto in initializers.items():
-            if name in weights:
-                yield from weights[name]
-            elif name not in hidden:
+            yield from weights.get(name, ())
+            if not explained[name] or uses[name] > explained[name]:  # what others use is a tensor by itself as well
                 yield OnnxPlain(self.path, proto, self._bytes[name])
 
     def _check_payload(self, node: PackedNode, proto: onnx.TensorProto) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,6 @@ from quantform.sources.onnx_contract import (
     OUTPUT_TYPES,
     STANDARD_DOMAINS,
     function_name,
-    graphs_of,
     is_packed_node,
     read,
 )
@@ -46,7 +44,7 @@ class PackedNode:
         shape: The shape of the values called `name`.
         nbytes: Bytes of the payload.
         output_type: The type of the values, `"float32"`.
-        helpers: The names of further initializers that are of no use but to this node.
+        helpers: The names of its further inputs, as often as it has them.
     """
 
     name: str
@@ -78,12 +76,11 @@ def packed_nodes(
 class Reshapes:
     """The Reshape nodes of a graph that give all there is of a value another name and constant dimensions."""
 
-    def __init__(self, graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto]) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto], uses: Mapping[str, int]
+    ) -> None:
         self._initializers = initializers
-        self._uses: Counter[str] = Counter()
-        for one in graphs_of(graph):  # those inside nodes see the values around them
-            self._uses.update(name for node in one.node for name in node.input)
-            self._uses.update(output.name for output in one.output)
+        self._uses = uses
         self._nodes = {
             node.input[0]: node
             for node in graph.node
@@ -102,10 +99,15 @@ class Reshapes:
         shape = constant_shape(constant, reshape)
         if not shape or product(shape) != product(found.stored_shape):
             return found
-        helpers = (*found.helpers, constant.name) if self._uses[constant.name] == 1 else found.helpers
         whole = shape[-1] % found.profile.values == 0
         stored_shape = shape if whole else found.stored_shape
-        return replace(found, name=reshape.output[0], shape=shape, stored_shape=stored_shape, helpers=helpers)
+        return replace(
+            found,
+            name=reshape.output[0],
+            shape=shape,
+            stored_shape=stored_shape,
+            helpers=(*found.helpers, constant.name),
+        )
 
 
 def _node(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], model: str) -> PackedNode | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from quantform._files import exists
 from quantform._sizes import counted
+from quantform.errors import FileError
 from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, check_range
 from quantform.sources._scalar_tensor import ScalarTensor
@@ -44,6 +45,7 @@ class SafetensorsTensor(ScalarTensor):
     def __init__(self, pool: FilePool, path: Path, entry: Entry) -> None:
         self._pool = pool
         self._scalar = entry.scalar
+        self._known_type = entry.known
         self.path = path
         self.name = entry.name
         self.shape = entry.shape
@@ -51,6 +53,17 @@ class SafetensorsTensor(ScalarTensor):
         self.format = f"safetensors:{entry.dtype}" if self._scalar is None else self._scalar.name
         self.nbytes = entry.nbytes
         self.offset = entry.offset
+
+    def check(self) -> None:
+        """Check that `words` and `decode` work.
+
+        Raises:
+            FileError: The format has no such type.
+            UnsupportedError: It has, and this package does not decode it.
+        """
+        if not self._known_type:
+            raise FileError("safetensors has no such dtype", where=self._where(), found=repr(self.dtype_name))
+        super().check()
 
     def payload(self) -> _Bytes:
         """The stored bytes, uint8 `[nbytes]`, read-only and without a copy."""

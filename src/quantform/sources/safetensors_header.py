@@ -73,6 +73,11 @@ class Entry:
     nbytes: int
 
     @property
+    def known(self) -> bool:
+        """Whether the format has the type."""
+        return self.dtype in _SCALAR_OF or self.dtype in _BITS_WITHOUT_SCALAR
+
+    @property
     def scalar(self) -> Scalar | None:
         """The scalar type of its words; None where this package has none."""
         name = _SCALAR_OF.get(self.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +12,7 @@ from quantform._progress import Progress, silent
 from quantform.errors import MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
 from quantform.verify.against import compare_with
-from quantform.verify.checkpoint import read_tensors
+from quantform.verify.checkpoint import check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
 from quantform.verify.onnx import check_model
@@ -81,7 +82,11 @@ def _check(report: Report, source: Source[Any]) -> set[str]:
         return check_artifact(report, source)
     if source.kind == "onnx":
         return check_model(report, cast("OnnxSource", source))
-    return {tensor.name for tensor in source.values() if not report.attempt("structure", tensor.name, tensor.check)}
+    return {
+        tensor.name
+        for tensor in source.values()
+        if not report.attempt("structure", tensor.name, functools.partial(check_tensor, report, tensor))
+    }
 
 
 def _read(report: Report, source: Source[Any], known: set[str], progress: Progress) -> None:

@@ -11,15 +11,34 @@ import numpy as np
 from quantform._progress import Progress
 from quantform._scalars import SCALARS
 from quantform._sizes import counted
-from quantform.errors import QuantformError
+from quantform.errors import QuantformError, UnsupportedError
 from quantform.formats.checks import hex_word
 from quantform.layouts.faults import read_through
 from quantform.sources import Checkpoint, SafetensorsTensor, Source, Tensor
-from quantform.sources.conventions import PartRule
+from quantform.sources._scalar_tensor import ScalarTensor
+from quantform.sources.conventions import BrokenWeight, PartRule, UnsupportedWeight
 from quantform.verify.reading import Meter, ValueCounter, unit_of, watched
 from quantform.verify.report import Finding, Report, of_error
 
-__all__ = ["read_tensor", "read_tensors"]
+__all__ = ["check_tensor", "read_tensor", "read_tensors"]
+
+
+def check_tensor(report: Report, tensor: Tensor) -> None:
+    """What headers say of a tensor; plain numbers and weights that are legal and not decoded here make a remark.
+
+    Raises:
+        QuantformError: Something is wrong.
+    """
+    try:
+        tensor.check()
+    except UnsupportedError:  # which comes after whatever else is wrong
+        if isinstance(tensor, UnsupportedWeight) and not isinstance(tensor, BrokenWeight):
+            report.add(Finding("undecoded", tensor.name, tensor.reason))
+        elif isinstance(tensor, ScalarTensor) and not tensor.decodable:
+            name = tensor.dtype_name
+            report.add(Finding("undecoded", tensor.name, f"values of type {name} are not decoded", found=name))
+        else:
+            raise
 
 
 def read_tensors(report: Report, source: Source[Any], known: set[str], progress: Progress) -> Meter:

@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from quantform import onnx
-from quantform.errors import UnsupportedError
-from quantform.sources import Tensor
+from quantform.verify.checkpoint import check_tensor
 from quantform.verify.report import Finding, Report
 
 if TYPE_CHECKING:
@@ -24,20 +23,10 @@ def check_model(report: Report, source: OnnxSource) -> set[str]:
     wrong = {
         tensor.name
         for tensor in source.values()
-        if not report.attempt("structure", tensor.name, functools.partial(_check, report, tensor))
+        if not report.attempt("structure", tensor.name, functools.partial(check_tensor, report, tensor))
     }
     for name in source.sparse:
         report.add(Finding("undecoded", name, "a sparse initializer is neither listed nor decoded"))
     if report.ok:
         report.attempt("onnx", str(source.path), functools.partial(onnx.check_model, source.path))
     return wrong
-
-
-def _check(report: Report, tensor: Tensor) -> None:
-    try:
-        tensor.check()
-    except UnsupportedError:  # which comes after whether the bytes are there
-        if tensor.decodable:
-            raise
-        name = tensor.format.removeprefix("onnx:")
-        report.add(Finding("undecoded", tensor.name, f"values of type {name} are not decoded", found=name))

@@ -87,9 +87,9 @@ RULES: Registry[Rule] = Registry(
         ),
         Rule(
             "undecoded",
-            "initializers that are legal in ONNX and not decoded here: of other types, or sparse",
-            "onnx",
-            "onnx",
+            "tensors that are legal in their file and not decoded here: of other types or forms, or sparse",
+            "safetensors, onnx",
+            "conventions, onnx",
             remark=True,
         ),
         Rule(

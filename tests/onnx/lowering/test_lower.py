@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnx_cases
 from onnx_builder import external, model, packed_node, raw
 from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.onnx import lower
+from quantform.onnx.opsets import NEWEST_OPSET
 from quantform.packed import dequantize_packed
 
 # Two blocks of Q8_0, both of scale 1.
@@ -339,9 +341,10 @@ def test_an_attribute_that_the_opset_lacks() -> None:
         lower(made, opset=23)
 
 
-@pytest.mark.parametrize("opset", [20, 0, -1, "26", None, 26.0])
+@pytest.mark.parametrize("opset", [20, 0, -1, "26", None, 26.0, True, NEWEST_OPSET + 1, 99, 2**70])
 def test_opsets_that_cannot_be(opset: Any) -> None:
-    with pytest.raises(ArgumentError, match="opset is too low; expected at least 21"):
+    text = rf"opset is none that .*; expected 21 to {NEWEST_OPSET}, found {re.escape(repr(opset))}\. Name the newest"
+    with pytest.raises(ArgumentError, match=text):
         lower(model([node()], [payload()], [FLOATS]), opset=opset)
 
 

@@ -21,6 +21,7 @@ from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.onnx.graphs import names_of
 from quantform.onnx.lowering.body import Array
 from quantform.onnx.lowering.function import FUNCTION_VERSION, lowered
+from quantform.onnx.opsets import NEWEST_OPSET
 from quantform.sources.onnx_contract import (
     FUNCTION_DOMAIN,
     OPERATOR,
@@ -47,14 +48,14 @@ def lower(model: ModelProto, *, opset: int = 26) -> ModelProto:
     Args:
         model: The model; it is not changed. Load large ones without their data:
             `onnx.load(path, load_external_data=False)`.
-        opset: The opset of the result, 21 or higher. A model of a lower one keeps its own. Other operators are not
+        opset: The opset of the result, 21 to 28. A model of a lower one keeps its own. Other operators are not
             converted: each must exist in that opset with the attributes and inputs that it has.
 
     Returns:
         A new model, whose IR version is no higher than its opset needs.
 
     Raises:
-        ArgumentError: `model` is no model, `opset` is too low, or a node breaks the operator's contract.
+        ArgumentError: `model` is no model, `opset` is not one of these, or a node breaks the operator's contract.
         UnknownNameError: A node names no format.
         UnsupportedError: The model's opset is below 21, an operator does not exist in `opset`, or the model has
             functions of ours that differ from ours.
@@ -66,8 +67,13 @@ def lower(model: ModelProto, *, opset: int = 26) -> ModelProto:
             found=type(model).__name__,
             hint="Load it with onnx.load",
         )
-    if not isinstance(opset, int) or opset < LOWEST_OPSET:
-        raise ArgumentError("opset is too low", expected=f"at least {LOWEST_OPSET}", found=opset)
+    if type(opset) is not int or not LOWEST_OPSET <= opset <= NEWEST_OPSET:
+        raise ArgumentError(
+            "opset is none that lowered models can have",
+            expected=f"{LOWEST_OPSET} to {NEWEST_OPSET}",
+            found=repr(opset),
+            hint="Name the newest one that your runtime knows; no runtime knows a later one yet",
+        )
     result = ModelProto()
     result.CopyFrom(model)
     used: dict[str, FunctionProto] = {}
