@@ -106,9 +106,9 @@ def read_pieces(read: Callable[[int, Bytes], None], nbytes: int, unit: int = 1) 
         yield offset, data
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: `"1 tensor"`, `"3 tensors"`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: `"1 tensor"`, `"3 tensors"`; `plural` is given where it takes more than an s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def human_bytes(count: int) -> str:

@@ -466,7 +466,7 @@ class Planner:
             )
         if self._unweighted:
             notes.append(
-                f"{counted(self._unweighted, 'matrix').replace('matrixs', 'matrices')} not in the importance matrix: "
+                f"{counted(self._unweighted, 'matrix', 'matrices')} not in the importance matrix: "
                 "every channel weighs the same"
             )
         return notes
