@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import quantform as qf
 from quantform import testing
+from quantform._scalars import FLOAT_OUTPUTS
 from quantform.errors import ArgumentError, ConformanceError, UnknownNameError, UnsupportedError
 from quantform.formats import FORMATS, BlockWords, Words, block_format
 from quantform.layouts import LAYOUTS
@@ -190,7 +192,7 @@ def test_payloads_and_arrays_are_compared_too() -> None:
         testing.check_vector(vector, lambda *_: payload[:-1])
     with pytest.raises(ConformanceError, match="the codes have the wrong type"):
         testing.check_vector(vector, lambda *_: {**vector.words, "codes": vector.words["codes"].astype(np.int32)})
-    with pytest.raises(ArgumentError, match="no such words"):
+    with pytest.raises(ConformanceError, match="gave other arrays; expected codes, scales, found none"):
         testing.check_vector(vector, lambda *_: {})
 
 
@@ -211,10 +213,10 @@ def test_what_a_failure_says() -> None:
 @pytest.mark.parametrize(
     ("result", "fragment"),
     [
-        (None, "found NoneType []"),
+        (None, "found NoneType"),
         (np.zeros(3, np.float32), "expected float32 [12, 32], found float32 [3]"),
         (np.zeros((12, 32)), "expected float32 [12, 32], found float64 [12, 32]"),
-        ([1.0], "found list []"),
+        ([1.0], "found list"),
     ],
 )
 def test_results_of_another_kind(result: object, fragment: str) -> None:
@@ -229,8 +231,69 @@ def test_what_a_decoder_raises_is_a_failure_and_not_ours() -> None:
 
     report = testing.check_decoder(broken, "bf16")
     assert not report.ok
-    assert "direct.bf16.words" in str(report)
-    assert "RuntimeError: out of luck" in str(report)
+    assert {result.status for result in report.results} == {"failed to run"}  # conversions were not shown either
+    assert not report.broken
+    (group,) = report.unrun
+    assert len(group.results) == len(report.results)
+    assert group.reason == "RuntimeError: out of luck"
+    lines = str(report).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("failed to run, bf16: direct.bf16.words, ")
+    assert lines[1] == f"    {group.first.vector} as float32: RuntimeError: out of luck"
+    assert re.fullmatch(r"    raised at .*test_checks\.py:\d+ in broken", lines[2])
+
+
+def test_errors_of_one_line_are_told_once() -> None:
+    def broken(_: Bytes, __: str, shape: tuple[int, ...], ___: str) -> None:
+        raise RuntimeError(f"out of {shape}")
+
+    (group,) = testing.check_decoder(broken, "gguf:q*").unrun
+    assert len(group.results) > 100
+
+
+def test_a_vector_is_shown_by_its_name() -> None:
+    assert repr(next(testing.vectors("bf16"))) == "<Vector bf16/words>"
+    assert repr(next(testing.encoder_vectors("bf16"))) == "<EncoderVector cast_direct/bf16/same-bits>"
+
+
+def test_an_error_that_was_raised_is_the_cause() -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(ConformanceError, match=r"failed to run, bf16: direct\.bf16\.words") as caught:
+        testing.check_vector(next(testing.vectors("bf16")), broken)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_callable_of_other_arguments_is_told_which() -> None:
+    with pytest.raises(ConformanceError, match=r"TypeError: .*\n *decoders are called with \(payload, format, shape"):
+        testing.check_vector(next(testing.vectors("bf16")), lambda payload: payload)
+
+
+def test_wrong_values_go_before_failures_to_run() -> None:
+    calls = []
+
+    def sometimes(_: Bytes, __: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        calls.append(shape)
+        if len(calls) == 1:
+            raise RuntimeError
+        return np.zeros(shape, dtype)
+
+    report = testing.check_decoder(sometimes, "gguf:q4_0", ["float32", "float64"])
+    result = report.results[0]
+    assert (result.status, result.failed, result.unrun, result.passed) == ("fail", 2, 1, 0)
+    assert result.first is not None
+    assert result.first.failure == "wrong values"
+    assert not report.unrun
+
+
+def test_a_conversion_of_wrong_values_is_not_shown_to_be_right() -> None:
+    def nothing(_: Bytes, __: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        return np.full(shape, np.nan, FLOAT_OUTPUTS[dtype])
+
+    report = testing.check_decoder(nothing, "gguf:q4_0", ["float32", "float16", "bfloat16"])
+    passed = {result.rule for result in report.results if result.passed}
+    assert passed <= {"packed.empty", "output.float16.special", "output.bfloat16.special"}
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, UnsupportedError("no"), UnknownNameError("no")])
@@ -241,6 +304,7 @@ def test_what_is_not_implemented_is_counted_apart(error: Any) -> None:
     for report in (testing.check_decoder(missing, "bf16"), testing.check_encoder(missing, "bf16")):
         assert not report.failures
         assert not report.ok  # nothing was shown
+        assert str(report).startswith("nothing was checked; ")
         assert {result.status for result in report.results} == {"not implemented"}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +18,7 @@ import pytest
 
 from quantform.errors import ArgumentError
 from quantform.testing import ForeignDecoder, ForeignEncoder, Report, check_decoder, check_encoder, vectors
-from quantform.testing.foreign import ForeignError, RefusedError
+from quantform.testing.foreign import ForeignError, NotStartedError, RefusedError
 
 SOURCE = Path(__file__).parent / "decoder.c"
 FORMATS = ("gguf:q4_0", "gguf:q5_1", "gguf:q8_0", "gguf:q4_k", "gguf:mxfp4")
@@ -125,6 +128,53 @@ def test_what_it_has_started_is_ended_with_it(tmp_path: Path) -> None:
     assert not (tmp_path / "alive").exists()
 
 
+def pipe(directory: Path) -> tuple[Path, int]:
+    """A named pipe and its end to read from: it is at its end once every process that writes to it is gone."""
+    os.mkfifo(directory / "pipe")
+    return directory / "pipe", os.open(directory / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+
+def gone(reading: int) -> bool:
+    """Whether all writers of a pipe are gone, or go soon."""
+    with open(reading, "rb", buffering=0) as stream:
+        return bool(select.select([stream], [], [], 60)[0]) and stream.read() == b""
+
+
+@pytest.mark.parametrize("last", ["", "; exit 3", "; kill -9 $$"])
+def test_what_it_leaves_is_ended_after_it_too(tmp_path: Path, last: str) -> None:
+    path, reading = pipe(tmp_path)
+    script = f'exec 9>"$3"; sleep 600 & head -c 128 /dev/zero >"$2"{last}'
+    command = shlex.join(["sh", "-c", script, "sh", "{payload}", "{output}", str(path)])
+    with ForeignDecoder(command) as decoder:
+        if last:
+            with pytest.raises(ForeignError):
+                decoder(ZERO, "gguf:q4_0", (32,), "float32")
+        else:
+            assert not decoder(ZERO, "gguf:q4_0", (32,), "float32").any()
+    assert gone(reading)
+
+
+def test_an_interrupt_ends_what_it_has_started(tmp_path: Path) -> None:
+    path, reading = pipe(tmp_path)
+    script = 'exec 9>"$3"; echo begun >&9; sleep 600 & wait'
+    command = shlex.join(["sh", "-c", script, "sh", "{payload}", "{output}", str(path)])
+    ours = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from quantform.cli import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", ours, "conform", "--run", command, "--formats", "gguf:q4_0"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert select.select([reading], [], [], 60)[0]
+    assert os.read(reading, 6) == b"begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait() not in {0, 2}
+    assert gone(reading)
+
+
 def test_no_shell_sees_the_command(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     program = "import sys; print(sys.argv[3:], file=sys.stderr); sys.exit(1)"
@@ -146,12 +196,39 @@ def test_commands_that_cannot_be(template: str, fragment: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         ForeignDecoder(template)
     assert fragment in str(caught.value)
-    with pytest.raises(ArgumentError, match="time limit"):
-        ForeignDecoder("decode {payload} {output}", 0)
+    for seconds in (0, -1, math.nan, math.inf, -math.inf):
+        with pytest.raises(ArgumentError, match="time limit"):
+            ForeignDecoder("decode {payload} {output}", seconds)
 
 
-def test_a_program_that_is_not_there() -> None:
-    assert "cannot be started" in failure("/nonexistent/decoder {payload} {output}")
+def test_programs_that_cannot_be_started_stop_the_check(tmp_path: Path) -> None:
+    files = {"torn": b"#!/nonexistent/python3 -I\n", "text": b"decode", "plain": b"#!/bin/sh\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o644 if name == "plain" else 0o755)
+    for program, fragment in (
+        ("/nonexistent/decoder", "begins with the program"),
+        (tmp_path / "torn", "not the interpreter that its first line names: '/nonexistent/python3 -I'"),
+        (tmp_path / "text", "names no interpreter"),
+        (tmp_path / "plain", "make it executable"),
+        (tmp_path, "make it executable"),
+    ):
+        for kind, template, check in (
+            (ForeignDecoder, "{payload} {output}", check_decoder),
+            (ForeignEncoder, "{values} {output}", check_encoder),
+        ):
+            with kind(f"{shlex.quote(str(program))} {template}") as foreign, pytest.raises(NotStartedError) as caught:
+                check(foreign, "bf16")
+            assert str(caught.value).startswith(f"{program}: the program cannot be started; found ")
+            assert fragment in str(caught.value)
+
+
+def test_a_program_beside_us_is_not_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "decode-it").touch(0o755)
+    with ForeignDecoder("decode-it {payload} {output}") as decoder, pytest.raises(NotStartedError) as caught:
+        check_decoder(decoder, "bf16")
+    assert caught.value.hint == "Say where it is: ./decode-it"
 
 
 def test_its_files_are_removed() -> None:

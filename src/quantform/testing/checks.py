@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -12,6 +13,7 @@ from quantform._progress import Progress, silent
 from quantform._scalars import FLOAT_OUTPUTS
 from quantform.errors import ArgumentError, ConformanceError, UnknownNameError, UnsupportedError
 from quantform.testing.differences import Difference, exercised, values_differences, words_difference
+from quantform.testing.foreign import ForeignError, NotStartedError
 from quantform.testing.kit import encoder_vectors, vectors
 from quantform.testing.report import Report
 from quantform.testing.vectors import EncoderVector, Vector
@@ -25,6 +27,7 @@ __all__ = [
     "check_vector",
     "decoder_cases",
     "encoder_cases",
+    "output_types",
 ]
 
 Decoder = Callable[..., Any]
@@ -41,6 +44,11 @@ It gives a payload in the format's layout, arrays of words by name, or `Words`. 
 """
 
 _MISSING = (NotImplementedError, UnsupportedError, UnknownNameError)
+_STOPS = (*_MISSING, NotStartedError)
+_CALLED = (
+    "decoders are called with (payload, format, shape, dtype), and divisors=n where there are several; encoders with "
+    "(values, format, method, parameters)"
+)
 
 
 def check_decoder(
@@ -60,9 +68,9 @@ def check_decoder(
 
     Raises:
         UnknownNameError: A pattern matches nothing.
-        ArgumentError: A name of an output type is none.
+        ArgumentError: A name of an output type is none, or the program that is the decoder cannot be started.
     """
-    outputs = _outputs(dtypes)
+    outputs = output_types(dtypes)
     report, chosen = Report(), list(vectors(formats))
     for number, vector in enumerate(chosen):
         progress(number, len(chosen), vector.identifier)
@@ -75,7 +83,10 @@ def check_decoder(
                 continue
             if output == "float32":
                 right = same
-            report.record(vector.format, [vector.rule, *exercised(vector, output)], differences)
+            # A conversion was shown to be right only where something came out right.
+            shown = {} if same is None else exercised(vector, output)
+            kept = [rule for rule, mask in shown.items() if (mask & same).any()]
+            report.record(vector.format, [vector.rule, *kept], differences)
     progress(len(chosen), len(chosen), "")
     return report
 
@@ -90,6 +101,7 @@ def check_encoder(encode: Encoder, formats: str | Iterable[str] | None = None, p
 
     Raises:
         UnknownNameError: A pattern matches nothing.
+        ArgumentError: The program that is the encoder cannot be started.
     """
     report, chosen = Report(), list(encoder_vectors(formats))
     for number, vector in enumerate(chosen):
@@ -109,22 +121,25 @@ def check_vector(vector: Vector | EncoderVector, run: Decoder | Encoder, dtypes:
     """Run a decoder or an encoder over one vector.
 
     Raises:
-        ConformanceError: It breaks a rule; the text says which, what it means, where, expected and found.
+        NotImplementedError: The code under test raised it, as it may.
+        ConformanceError: It breaks a rule; the text says which, what it means, where, expected and found. What the
+            code under test raised is its cause.
     """
+    __tracebackhide__ = True  # pytest shows the test, and the code under test if it raised something
     found: list[Difference] = []
     if isinstance(vector, EncoderVector):
         difference = _encode(run, vector)
         found += [] if difference is None else [difference]
     else:
         right = None
-        for output in _outputs(dtypes):
+        for output in output_types(dtypes):
             differences, same = _decode(run, vector, output, right)
             right = same if output == "float32" else right
             found += differences
     if found:
         report = Report()
         report.record(vector.format, [], found)
-        raise ConformanceError(str(report))
+        raise ConformanceError(str(report)) from next((one.cause for one in found if one.cause is not None), None)
 
 
 class Cases(TypedDict):
@@ -150,8 +165,12 @@ def _cases(chosen: Iterable[Vector | EncoderVector]) -> Cases:
     return Cases(argnames="vector", argvalues=values, ids=[vector.identifier for vector in values])
 
 
-def _outputs(dtypes: Iterable[str] | None) -> tuple[str, ...]:
-    """Names of output types, float32 first."""
+def output_types(dtypes: Iterable[str] | None) -> tuple[str, ...]:
+    """Names of output types, float32 first; None is all.
+
+    Raises:
+        ArgumentError: One is none.
+    """
     chosen = list(FLOAT_OUTPUTS) if dtypes is None else list(dtypes)
     for name in chosen:
         if name not in FLOAT_OUTPUTS:
@@ -165,7 +184,7 @@ def _decode(
     more = {"divisors": vector.divisors} if vector.divisors > 1 else {}
     try:
         found = decode(vector.payload, vector.format, vector.shape, output, **more)
-    except _MISSING:
+    except _STOPS:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the code under test raises is what we report
         return [_raised(vector, error, output)], None
@@ -178,7 +197,7 @@ def _encode(encode: Encoder, vector: EncoderVector) -> Difference | None:
         parameters["source"] = vector.source
     try:
         found = encode(vector.values, vector.format, vector.method, parameters)
-    except _MISSING:
+    except _STOPS:
         raise
     except Exception as error:  # noqa: BLE001
         if vector.payload is None and isinstance(error, ValueError):
@@ -188,9 +207,26 @@ def _encode(encode: Encoder, vector: EncoderVector) -> Difference | None:
 
 
 def _raised(vector: Vector | EncoderVector, error: Exception, output: str = "") -> Difference:
+    problem, expected, found, detail = f"{type(error).__name__}: {error}", "", "", _raised_at(error)
+    if isinstance(error, ForeignError):  # a program's failure: it has a reason, and no place in Python
+        problem, detail = error.problem, error.hint or ""
+        expected, found = (str(text or "") for text in (error.expected, error.found))
     return Difference(
         rule=vector.rule,
         vector=vector.identifier,
+        failure="failed to run",
         output=output,
-        problem=f"{type(error).__name__}: {error}",
+        problem=problem,
+        expected=expected,
+        found=found,
+        detail=detail,
+        cause=error,
     )
+
+
+def _raised_at(error: Exception) -> str:
+    """Where an error was raised, if in Python code that we called."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if frames:
+        return f"raised at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+    return _CALLED if isinstance(error, TypeError) else ""

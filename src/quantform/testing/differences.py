@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import matrix_shape
 from quantform._scalars import FLOAT_OUTPUTS
-from quantform.errors import ArgumentError
 from quantform.formats import Words
 from quantform.layouts import LAYOUTS
 from quantform.testing.legal_words import arrays_of
@@ -30,29 +29,39 @@ class Difference:
     Attributes:
         rule: The rule's identifier.
         vector: The vector's identifier.
+        failure: `"failed to run"` where there is nothing to compare: the code under test raised an error; the program
+            failed, was killed, or took too long; or the result is missing or of another size, type or shape. Else
+            `"wrong values"`: numbers, words or padding differ, or an encoder took what it must refuse.
         output: The output type that was asked for; empty for an encoder.
         problem: What is wrong, for short.
         where: Which element, block or word; empty where the whole result is wrong.
         expected: The value and its bits, or what else was expected.
         found: The same of what was found.
-        detail: What else is known: what a program wrote to standard error.
+        detail: What else is known: what a program wrote to standard error, or where an error was raised.
+        cause: The error that the code under test raised.
     """
 
     rule: str
     vector: str
+    failure: Literal["wrong values", "failed to run"]
     output: str = ""
     problem: str
     where: str = ""
     expected: str = ""
     found: str = ""
     detail: str = ""
+    cause: BaseException | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         kind = f" as {self.output}" if self.output else ""
-        text = f"{self.vector}{kind}: {self.problem}"
-        text += f"; {self.where}" if self.where else ""
-        text += f"; expected {self.expected}, found {self.found}" if self.expected else ""
-        return text + (f"\n{self.detail}" if self.detail else "")
+        parts = [f"{self.vector}{kind}: {self.problem}", self.where, self.expected_and_found]
+        return "; ".join(filter(None, parts)) + (f"\n{self.detail}" if self.detail else "")
+
+    @property
+    def expected_and_found(self) -> str:
+        """Both, as far as they are known, in one phrase."""
+        parts = (("expected", self.expected), ("found", self.found))
+        return ", ".join(f"{name} {text}" for name, text in parts if text)
 
 
 def exercised(vector: Vector, output: str) -> dict[str, Array]:
@@ -80,10 +89,14 @@ def values_differences(
     expected = vector.values[output]
     array = _as_output(found, output)
     if array is None or array.shape != expected.shape:
-        kind = f"{getattr(found, 'dtype', type(found).__name__)} {list(getattr(found, 'shape', []))}"
+        kind = (
+            f"{found.dtype} {list(found.shape)}"
+            if isinstance(found, (np.ndarray, np.generic))
+            else type(found).__name__
+        )
         wanted = f"{output} {list(expected.shape)}"
         problem = "the result has the wrong type or shape"
-        return [_difference(vector, vector.rule, output, problem, expected=wanted, found=kind)], None
+        return [_no_result(vector, problem, wanted, kind, output)], None
     with np.errstate(invalid="ignore"):  # signaling NaN
         same = (_words(array) == _words(expected)) | (np.isnan(array) & np.isnan(expected))
     if same.all():
@@ -136,6 +149,19 @@ def _shown(value: np.generic) -> str:
     return f"{number!r} (0x{word:0{2 * value.dtype.itemsize}X})"
 
 
+def _no_result(vector: Vector | EncoderVector, problem: str, expected: str, found: str, output: str = "") -> Difference:
+    """The result is none that can be compared."""
+    return Difference(
+        rule=vector.rule,
+        vector=vector.identifier,
+        failure="failed to run",
+        output=output,
+        problem=problem,
+        expected=expected,
+        found=found,
+    )
+
+
 def _difference(
     vector: Vector | EncoderVector,
     rule: str,
@@ -149,6 +175,7 @@ def _difference(
     return Difference(
         rule=rule,
         vector=vector.identifier,
+        failure="wrong values",
         output=output,
         problem=problem,
         where=where,
@@ -177,7 +204,7 @@ def words_difference(vector: EncoderVector, found: object) -> Difference | None:
         if payload is None or payload.size != vector.payload.size:
             size = type(found).__name__ if payload is None else f"{payload.size} bytes"
             problem = "the payload has the wrong length"
-            return _difference(vector, vector.rule, "", problem, expected=f"{vector.payload.size} bytes", found=size)
+            return _no_result(vector, problem, f"{vector.payload.size} bytes", size)
         divisors = vector.words["divisors"].size if "divisors" in vector.words else 1
         arrays = arrays_of(LAYOUTS[vector.layout].unpack(payload, vector.format, vector.shape, divisors))
         difference = _arrays_difference(vector, arrays)
@@ -206,19 +233,17 @@ def _as_bytes(found: object) -> npt.NDArray[np.uint8] | None:
 
 
 def _arrays_difference(vector: EncoderVector, arrays: Mapping[str, Any]) -> Difference | None:
-    missing = sorted(vector.words.keys() - arrays.keys())
-    if missing:
-        raise ArgumentError("the encoder gave no such words", where=vector.identifier, expected=", ".join(missing))
+    if vector.words.keys() - arrays.keys():
+        problem = "the encoder gave other arrays"
+        return _no_result(vector, problem, ", ".join(sorted(vector.words)), ", ".join(map(str, arrays)) or "none")
     for name in sorted(vector.words, reverse=True):  # scales explain codes
         expected, array = vector.words[name], np.asarray(arrays[name])
         if array.shape != expected.shape or array.dtype != expected.dtype:
-            return _difference(
+            return _no_result(
                 vector,
-                vector.rule,
-                "",
                 f"the {name} have the wrong type or shape",
-                expected=f"{expected.dtype} {list(expected.shape)}",
-                found=f"{array.dtype} {list(array.shape)}",
+                f"{expected.dtype} {list(expected.shape)}",
+                f"{array.dtype} {list(array.shape)}",
             )
         wrong = array != expected
         if wrong.any():

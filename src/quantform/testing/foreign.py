@@ -2,22 +2,26 @@
 
 Nothing goes through a shell. A program is given a time limit, and what it writes is bounded. It ends in one of three
 ways: exit code 0 and an output file; 77 for what it does not implement; any other, which for an encoder is a refusal.
+However it ends, what it has started ends with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -31,7 +35,15 @@ from quantform.errors import ArgumentError, QuantformError
 from quantform.formats import FORMATS
 from quantform.packed import PROFILES
 
-__all__ = ["NOT_IMPLEMENTED", "ForeignDecoder", "ForeignEncoder", "ForeignError", "RefusedError"]
+__all__ = [
+    "NOT_IMPLEMENTED",
+    "ForeignDecoder",
+    "ForeignEncoder",
+    "ForeignError",
+    "NotStartedError",
+    "RefusedError",
+    "check_timeout",
+]
 
 NOT_IMPLEMENTED = 77
 """The exit code of a program that does not implement what it is asked for."""
@@ -40,15 +52,32 @@ _DECODER = ("format", "payload", "shape", "output", "dtype", "layout", "divisors
 _ENCODER = ("format", "method", "values", "shape", "output", "source", "importance", "negative_scales", "layout")
 _SHOWN_BYTES = 2000
 _SLACK = 1 << 20
-_POLL_SECONDS = 0.05
+# How often a program is looked at: soon, since most end soon, and then more and more seldom.
+_FIRST_POLL, _LAST_POLL = 0.0005, 0.05
 
 
 class ForeignError(QuantformError):
-    """A program did not do what it was asked for; its standard error is in the text."""
+    """A program did not do what it was asked for; the hint is what it wrote to standard error."""
 
 
 class RefusedError(ForeignError, ValueError):
     """An encoder ended with an exit code that says no."""
+
+
+class NotStartedError(ArgumentError):
+    """The operating system starts no such program, so that nothing can be said about any vector."""
+
+
+def check_timeout(seconds: float) -> None:
+    """Check a time limit.
+
+    Raises:
+        ArgumentError: It is no finite number above zero.
+    """
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(
+            "the time limit is no number of seconds", expected="a finite number above 0", found=f"{seconds:g}"
+        )
 
 
 class _Program:
@@ -72,8 +101,7 @@ class _Program:
             raise ArgumentError("the command has an unknown placeholder", expected=listed, found=f"{{{unknown[0]}}}")
         if missing := [name for name in needed if name not in used]:
             raise ArgumentError(f"the command lacks {{{missing[0]}}}", expected=listed, found=template)
-        if timeout <= 0:
-            raise ArgumentError("the time limit is not positive", found=timeout)
+        check_timeout(timeout)
         self.used = frozenset(used)
         self._timeout = timeout
         self._directory = tempfile.TemporaryDirectory(prefix="quantform-conform-")
@@ -98,7 +126,8 @@ class _Program:
         Raises:
             NotImplementedError: Exit code 77.
             RefusedError: Another exit code.
-            ForeignError: It cannot be started, was killed, took too long, or wrote too much or nothing.
+            ForeignError: It was killed, took too long, or wrote too much or nothing.
+            NotStartedError: It cannot be started.
         """
         output = Path(self._directory.name) / "output"
         with contextlib.suppress(FileNotFoundError):
@@ -106,7 +135,7 @@ class _Program:
         filled = {**values, "output": str(output)}
         command = [re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], argument) for argument in self._arguments]
         code, said = self._wait(command, output, size + _SLACK)
-        shown = f"it wrote to standard error: {said}" if said else None
+        shown = f"It wrote to standard error: {said}" if said else None
         if code == NOT_IMPLEMENTED:
             raise NotImplementedError
         if code < 0:
@@ -116,28 +145,28 @@ class _Program:
         return _read(output, size, shown)
 
     def _wait(self, command: list[str], output: Path, most: int) -> tuple[int, str]:
+        process: subprocess.Popen[bytes] | None = None
         try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ForeignError("the program cannot be started", where=command[0], found=str(error)) from None
-        said = _Listener(process)
-        end = time.monotonic() + self._timeout
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(_POLL_SECONDS), said.text()
-                if time.monotonic() > end:
-                    raise ForeignError("the program took too long", expected=f"{self._timeout:g} s at most")
-                if _size(output) > most:
-                    raise ForeignError("the program wrote too much", expected=f"{most} bytes at most")
+            with _undisturbed():
+                process = _start(command)
+            said = _Listener(process)
+            self._watch(process, output, most)
         finally:
-            _kill(process)
+            if process is not None:
+                _end(process)
+        return process.returncode, said.text()
+
+    def _watch(self, process: subprocess.Popen[bytes], output: Path, most: int) -> None:
+        """Wait until a program has ended by itself."""
+        end, pause = time.monotonic() + self._timeout, _FIRST_POLL
+        while not _ended(process):
+            left = end - time.monotonic()
+            if left <= 0:
+                raise ForeignError("the program took too long", expected=f"{self._timeout:g} s at most")
+            if _size(output) > most:
+                raise ForeignError("the program wrote too much", expected=f"{most} bytes at most")
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LAST_POLL)
 
 
 class _Listener(threading.Thread):
@@ -160,15 +189,90 @@ class _Listener(threading.Thread):
         return self._kept.decode("utf-8", "replace").strip()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it has started."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-        process.wait()
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Handlers of signals that end us wait until the block is done, so that no process is started and lost."""
+    held: dict[signal.Signals, Any] = {}
+    caught: list[int] = []
+    try:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number: signal.Signals | None = getattr(signal, name, None)
+            if number is not None and callable(handler := signal.getsignal(number)):
+                with contextlib.suppress(ValueError):  # in another thread than the main one no handler runs
+                    signal.signal(number, lambda number, _: caught.append(number))
+                    held[number] = handler
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for late in caught:
+            signal.raise_signal(late)
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own."""
+    try:
+        return subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise _not_started(command[0], error) from None
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a program has ended. Where that can be, it is not reaped yet, so that its number stays its own."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    return process.poll() is not None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program, if it has not ended, and what it has started and left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _not_started(program: str, error: OSError | ValueError) -> NotStartedError:
+    """What the operating system's refusal to start a program means, and what can be done."""
+    found = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    code = error.errno if isinstance(error, OSError) else None
+    hint = None
+    if code == errno.ENOENT:
+        hint = _missing(program)
+    elif code == errno.EACCES:
+        hint = (
+            "It is no program: make it executable (chmod +x), or name what runs it first, as in 'python3 decode.py ...'"
+        )
+    elif code == errno.ENOEXEC:
+        hint = (
+            "It is for another machine, or a script whose first line names no interpreter: name one first, as in "
+            "'python3 decode.py ...'"
+        )
+    return NotStartedError("the program cannot be started", where=program, found=found, hint=hint)
+
+
+def _missing(program: str) -> str:
+    """A program was not found: it, or the interpreter that its first line names."""
+    place = shutil.which(program)
+    if place is not None:
+        first = b""
+        with contextlib.suppress(OSError), Path(place).open("rb") as file:
+            first = file.readline(256)
+        if first.startswith(b"#!"):
+            interpreter = first[2:].decode("utf-8", "replace").strip(" \n")
+            return f"It is there, but not the interpreter that its first line names: {interpreter!r}"
+        return "It is there, but not the loader or the library that it needs: it may be for another system"
+    if os.sep not in program and Path(program).exists():
+        return f"Say where it is: ./{program}"
+    return "The command begins with the program, by its path or by a name that PATH leads to"
 
 
 def _size(path: Path) -> int:
@@ -228,7 +332,9 @@ class ForeignDecoder(_Program):
         }
         data = self.run(values, size)
         if len(data) != size:
-            raise ForeignError("the output file has the wrong length", expected=f"{size} bytes", found=len(data))
+            raise ForeignError(
+                "the output file has the wrong length", expected=f"{size} bytes", found=f"{len(data)} bytes"
+            )
         words = np.frombuffer(data, f"<u{kind.itemsize}").astype(f"u{kind.itemsize}")
         return words.view(kind).reshape(shape)
 

@@ -31,7 +31,7 @@ def outputs_of(values: Array) -> dict[str, Array]:
     return outputs
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Vector:
     """A payload, and what a decoder makes of it.
 
@@ -62,8 +62,11 @@ class Vector:
     def __str__(self) -> str:
         return self.identifier
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.identifier}>"  # arrays would bury what a test says
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class EncoderVector:
     """A source, and the words that a method makes of it.
 
@@ -95,3 +98,6 @@ class EncoderVector:
 
     def __str__(self) -> str:
         return self.identifier
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.identifier}>"  # arrays would bury what a test says
