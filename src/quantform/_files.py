@@ -116,7 +116,7 @@ class MappedFile(Closing):
         if count == 0:
             return np.zeros(0, np.uint8)
         if os.fstat(self._open()).st_size < offset + count:  # touching a page past the end would end the process
-            raise TruncatedFileError("the file became shorter while it was open", where=str(self.path))
+            raise self._shrunk()
         return np.frombuffer(self.buffer(), np.uint8, count, offset)
 
     def read_into(self, offset: int, out: Bytes) -> None:
@@ -134,7 +134,7 @@ class MappedFile(Closing):
             except OSError as error:
                 raise FileError("cannot be read", where=f"{self.path}, byte {offset}", found=error.strerror) from error
             if count == 0:
-                raise TruncatedFileError("the file became shorter while it was open", where=str(self.path))
+                raise self._shrunk()
             rest, offset = rest[count:], offset + count
 
     def read(self, offset: int, count: int) -> bytes:
@@ -177,6 +177,14 @@ class MappedFile(Closing):
         if self._fd < 0:
             raise ArgumentError("the file is closed", where=str(self.path), hint="Read inside the `with` block")
         return self._fd
+
+    def _shrunk(self) -> TruncatedFileError:
+        return TruncatedFileError(
+            "the file became shorter while it was open",
+            where=str(self.path),
+            expected=f"{self.size} bytes",
+            hint="Another program writes to it; wait until that is done",
+        )
 
     def _check(self, offset: int, count: int) -> None:
         self._open()

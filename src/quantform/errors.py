@@ -115,6 +115,17 @@ class FileError(QuantformError):
 class TruncatedFileError(FileError):
     """A file ends before what it declares."""
 
+    def __init__(
+        self,
+        problem: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = "The download or copy may be incomplete: continue it, or fetch the file again",
+    ) -> None:
+        super().__init__(problem, where=where, expected=expected, found=found, hint=hint)
+
 
 class GGUFError(FileError):
     """A GGUF file breaks the rules of its format."""

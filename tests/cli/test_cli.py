@@ -183,7 +183,7 @@ def test_verify_reports_a_file_that_cannot_be_opened(run: Run, tmp_path: Path) -
     path.write_bytes(EXAMPLE.read_bytes()[:-5000])
     ran = run("verify", path)
     assert (ran.code, ran.err) == (1, "")
-    assert "ends beyond the file" in ran.out
+    assert "the file ends before its tensors do" in ran.out
     assert "[open]" in ran.out
     (finding,) = json.loads(run("verify", path, "--json").out)["findings"]
     assert (finding["rule"], finding["object"]) == ("open", str(path))

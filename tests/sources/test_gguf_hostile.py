@@ -154,7 +154,7 @@ CASES = [
     refused("elements wrap to 1", lambda: one((2**64 - 1, 2**64 - 1), F32, bytes(4)), "more elements than can be"),
     refused("huge beside a zero", lambda: one((0, 2**62, 2**62), F32), "more elements than can be counted"),
     refused("bytes wrap", lambda: one((2**61,), I64), "tensor 'w'", "more elements than can be counted"),
-    truncated("bytes nearly wrap", lambda: one((2**59,), I64), "tensor 'w'", "4611686018427387904 bytes"),
+    truncated("bytes nearly wrap", lambda: one((2**59,), I64), "tensor 'w' at byte 64", f"at least {2**62 + 64} bytes"),
     refused("too wide for any array", lambda: one((0, 2**60), F32), "more elements than can be counted"),
     refused("partial Q4_0 block", lambda: one((2, 33), Q4_0, bytes(36)), "a row of Q4_0", "multiple of 32", "[2, 33]"),
     refused("partial Q4_K block", lambda: one((1, 128), Q4_K, bytes(144)), "a row of Q4_K is not whole blocks"),
@@ -162,17 +162,15 @@ CASES = [
     refused("scalar of blocks", lambda: one((), Q8_0, bytes(34)), "a row of Q8_0 is not whole blocks"),
     refused("partial block, no rows", lambda: one((0, 33), Q4_0), "a row of Q4_0 is not whole blocks"),
     # Data.
-    truncated(
-        "data cut short", lambda: one((8,), F32, bytes(31))[:-1], "tensor 'w'", "32 bytes at byte", "31 bytes there"
-    ),
-    truncated("no data", lambda: one((8,), F32), "tensor 'w'", "32 bytes at byte", "0 bytes there"),
-    truncated(
-        "header not even padded", lambda: build([f32()], pad_end=False)[:60], "32 bytes at byte 64", "0 bytes there"
-    ),
-    truncated("offset beyond the file", lambda: build([f32(offset=4096)]), "tensor 'w'", "0 bytes there"),
-    truncated("offset near 2**64", lambda: build([f32(offset=2**64 - 32)]), "tensor 'w'", "0 bytes there"),
-    truncated("unknown type beyond the file", lambda: one((8,), 99, offset=4096), "at least 1 bytes"),
-    truncated("empty tensor far away", lambda: one((0,), F32, offset=1 << 40), "begins beyond the file"),
+    truncated("data cut short", lambda: one((8,), F32, bytes(31))[:-1], "'w' at byte 64", "at least 96", "found 95"),
+    truncated("no data", lambda: one((8,), F32), "tensor 'w' at byte 64", "at least 96 bytes, found 64"),
+    truncated("header not even padded", lambda: build([f32()], pad_end=False)[:60], "'w' at byte 64", "found 60"),
+    truncated("one of two", lambda: build([f32("a"), f32("b", 24)])[:140], "'b' at byte 128", "1 of 2 are not whole"),
+    truncated("both of two", lambda: build([f32("a"), f32("b", 24)])[:99], "'a' at", "2 of 2 are not", "continue it"),
+    truncated("offset beyond the file", lambda: build([f32(offset=4096)]), "tensor 'w' at byte 4160"),
+    truncated("offset near 2**64", lambda: build([f32(offset=2**64 - 32)]), f"at least {2**64 + 64} bytes"),
+    truncated("unknown type beyond the file", lambda: one((8,), 99, offset=4096), "at least 4161 bytes"),
+    truncated("empty tensor far away", lambda: one((0,), F32, offset=1 << 40), "ends before its tensors do"),
     refused("unaligned offset", lambda: build([f32(offset=4)]), "not aligned", "a multiple of 32", "found 4"),
     refused("unaligned for its file", lambda: build([f32(), f32("v", offset=32)], alignment=64), "a multiple of 64"),
     refused("unaligned empty tensor", lambda: one((0,), F32, offset=4), "not aligned"),

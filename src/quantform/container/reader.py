@@ -325,7 +325,6 @@ def _check_length(file: MappedFile, size: int) -> None:
             where=str(file.path),
             expected=f"{size} bytes",
             found=f"{file.size} bytes",
-            hint="The download or copy may be incomplete" if file.size < size else None,
         )
 
 

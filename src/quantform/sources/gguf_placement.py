@@ -49,7 +49,9 @@ def place_tensors(file: MappedFile, header: GGUFHeader) -> tuple[Placement, ...]
         TruncatedFileError: Data lies beyond the end of the file.
     """
     sizes = [_size(file, info) for info in header.tensors]
-    starts = [_start(file, header, info, size) for info, size in zip(header.tensors, sizes, strict=True)]
+    starts = [_start(file, header, info) for info in header.tensors]
+    _check_whole(file, header, sizes, starts)
+    starts = [min(start, file.size) for start in starts]  # of those without elements
     # Tensors without elements take no bytes and may stand anywhere, also where another begins.
     occupied = sorted((starts[index], index) for index, size in enumerate(sizes) if size != 0)
     spans = [0] * len(sizes)
@@ -81,35 +83,36 @@ def _size(file: MappedFile, info: TensorInfo) -> int | None:
     return product(info.shape) // record.values * record.bytes
 
 
-def _start(file: MappedFile, header: GGUFHeader, info: TensorInfo, size: int | None) -> int:
-    where = f"{file.path}, tensor {info.name!r}"
+def _start(file: MappedFile, header: GGUFHeader, info: TensorInfo) -> int:
     if info.offset % header.alignment:
         raise GGUFError(
             "the tensor's offset is not aligned",
-            where=where,
+            where=f"{file.path}, tensor {info.name!r}",
             expected=f"a multiple of {header.alignment}",
             found=info.offset,
         )
-    start = align_up(header.end, header.alignment) + info.offset
-    if size == 0:
-        if start > align_up(file.size, header.alignment):
-            raise TruncatedFileError(
-                "the tensor begins beyond the file",
-                where=where,
-                expected=f"byte {start}",
-                found=f"{file.size} bytes in all",
-            )
-        return min(start, file.size)
-    exact = size is not None and ggml_type(info.type).settled
-    needed = size if exact and size is not None else 1
-    if start + needed > file.size:
+    return align_up(header.end, header.alignment) + info.offset
+
+
+def _check_whole(file: MappedFile, header: GGUFHeader, sizes: list[int | None], starts: list[int]) -> None:
+    """Every tensor must end within the file; one without elements may stand behind the last one's padding."""
+    ends = [_least_end(*each) for each in zip(header.tensors, sizes, starts, strict=True)]
+    limits = [align_up(file.size, header.alignment) if size == 0 else file.size for size in sizes]
+    cut = [index for index, (end, limit) in enumerate(zip(ends, limits, strict=True)) if end > limit]
+    if cut:
+        first = min(cut, key=starts.__getitem__)
         raise TruncatedFileError(
-            "the tensor's data ends beyond the file",
-            where=where,
-            expected=f"{'' if exact else 'at least '}{needed} bytes at byte {start}",
-            found=f"{max(file.size - start, 0)} bytes there, {file.size} in all",
+            f"the file ends before its tensors do: {len(cut)} of {len(ends)} are not whole",
+            where=f"{file.path}, tensor {header.tensors[first].name!r} at byte {starts[first]}",
+            expected=f"at least {max(ends)} bytes",
+            found=file.size,
         )
-    return start
+
+
+def _least_end(info: TensorInfo, size: int | None, start: int) -> int:
+    """The byte behind a tensor; where its type's geometry is not settled, behind its first byte."""
+    exact = size == 0 or ggml_type(info.type).settled
+    return start + (size if size is not None and exact else 1)
 
 
 def _check_apart(
@@ -120,8 +123,8 @@ def _check_apart(
     after: tuple[int, int],
 ) -> None:
     (first, start), (second, following) = before, after
-    info, size = header.tensors[first], sizes[first]
-    end = start + (size if size is not None and ggml_type(info.type).settled else 1)
+    info = header.tensors[first]
+    end = _least_end(info, sizes[first], start)
     if following < end:
         raise GGUFError(
             f"tensor {info.name!r} overlaps tensor {header.tensors[second].name!r}",
