@@ -1,9 +1,15 @@
-"""A single changed bit anywhere in an artifact is found, or it makes another legal artifact: decided by an oracle."""
+"""A single changed bit anywhere in an artifact is found, or it makes another legal artifact: decided by an oracle.
+
+Of artifacts that were made from a file, that file is the second oracle: nothing that it says may have changed.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +17,15 @@ import pytest
 import ninfer_builder as nb
 import quantform as qf
 from ninfer_legality import why_broken
+from quantform.errors import QuantformError
 from quantform.formats import Format, GgufFormat
 from quantform.layouts import Layout
+from quantform.sources import NinferSource
 from words_maker import PAIR_IDS, PAIRS, make_words
 
+DIGEST = "the artifact does not give the original file back"
+NO_FRAME = "the artifact was not made from a GGUF file by quantform"  # its role has another name
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mixed.gguf"
 FLIPS = {"header": 6, "directory": 24, "gap": 4, "payload": 40, "part": 6, "part gap": 4, "tail": 4}
 
 
@@ -80,7 +91,7 @@ def build(layout: Layout, record: Format) -> nb.Artifact:
     )
 
 
-def regions(entry: bytes, part: bytes) -> dict[str, tuple[str, int, int]]:
+def regions(entry: bytes, part: bytes, name: str = "m.part") -> dict[str, tuple[str, int, int]]:
     """File, first byte and end of each."""
     directory = 32 + int.from_bytes(entry[8:16], "little")
     start = -(-directory // 4096) * 4096
@@ -89,11 +100,39 @@ def regions(entry: bytes, part: bytes) -> dict[str, tuple[str, int, int]]:
         "directory": ("m.ninfer", 32, directory),
         "gap": ("m.ninfer", directory, start),
         "payload": ("m.ninfer", start, len(entry)),
-        "part": ("m.part", 0, 32),
-        "part gap": ("m.part", 32, 4096),
-        "rest": ("m.part", 4096, len(part)),
-        "tail": ("m.part", len(part) - 512, len(part)),
+        "part": (name, 0, 32),
+        "part gap": (name, 32, 4096),
+        "rest": (name, 4096, len(part)),
+        "tail": (name, len(part) - 512, len(part)),
     }
+
+
+class Flip(NamedTuple):
+    region: str
+    name: str
+    at: int
+    bit: int
+    files: dict[str, bytes]
+
+
+def flips(
+    directory: Path, places: dict[str, tuple[str, int, int]], counts: dict[str, int], seed: str
+) -> Iterator[Flip]:
+    """Random bits of each region, one after the other changed in its file while the caller looks."""
+    files = {name: (directory / name).read_bytes() for name in {name for name, _, _ in places.values()}}
+    rng = np.random.default_rng(list(seed.encode()))
+    for region, count in counts.items():
+        name, first, end = places[region]
+        for at, bit in zip(rng.integers(first, end, count).tolist(), rng.integers(0, 8, count).tolist(), strict=True):
+            changed = bytearray(files[name])
+            changed[at] ^= 1 << bit
+            with (directory / name).open("r+b") as file:
+                file.seek(at)
+                file.write(changed[at : at + 1])
+                file.flush()
+                yield Flip(region, name, at, bit, {**files, name: bytes(changed)})
+                file.seek(at)
+                file.write(files[name][at : at + 1])
 
 
 @pytest.mark.parametrize(("layout", "record"), PAIRS, ids=PAIR_IDS)
@@ -103,26 +142,77 @@ def test_each_changed_bit_is_found_or_legal(tmp_path: Path, layout: Layout, reco
     assert why_broken(files, "m.ninfer") is None
     report = qf.verify(path, deep=True)
     assert report.ok, report.findings
-    places = regions(*files.values())
-    rng = np.random.default_rng(list(record.name.encode()))
     legal = 0
-    for region, count in {**FLIPS, "rest": 40}.items():
-        name, first, end = places[region]
-        for at, bit in zip(rng.integers(first, end, count).tolist(), rng.integers(0, 8, count).tolist(), strict=True):
-            changed = bytearray(files[name])
-            changed[at] ^= 1 << bit
-            expected = why_broken({**files, name: bytes(changed)}, "m.ninfer")
-            with (tmp_path / name).open("r+b") as file:
-                file.seek(at)
-                file.write(changed[at : at + 1])
-                file.flush()
-                report = qf.verify(path, deep=True)
-                file.seek(at)
-                file.write(files[name][at : at + 1])
-            what = f"{name}, byte {at} ({region}), bit {bit}: {expected}; {report.findings[:2]}"
-            assert report.ok == (expected is None), what
-            legal += report.ok
+    for flip in flips(tmp_path, regions(*files.values()), {**FLIPS, "rest": 40}, record.name):
+        expected = why_broken(flip.files, "m.ninfer")
+        report = qf.verify(path, deep=True)
+        assert report.ok == (expected is None), f"{flip[:4]}: {expected}; {report.findings[:2]}"
+        legal += report.ok
     assert legal > 5
+
+
+def test_each_changed_bit_is_found_by_the_source(tmp_path: Path) -> None:
+    """Beside the GGUF file that it was made from, nothing passes but a bit of what that file does not say.
+
+    Without that file, what passes deeply is refused on the way back for its digest alone.
+    """
+    source, path, back = tmp_path / "o.gguf", tmp_path / "m.ninfer", tmp_path / "back.gguf"
+    source.write_bytes(EXAMPLE.read_bytes())
+    qf.convert(source, path, max_file_bytes=28_672)
+    part = tmp_path / "m.ninfer.part-0001"
+    assert [one.name for one in sorted(tmp_path.glob("m.*"))] == [path.name, part.name]
+    report = qf.verify(path, deep=True, against=source)
+    assert report.ok, report.findings
+    assert not report.total_remarks
+    places = regions(path.read_bytes(), part.read_bytes(), part.name)
+    with NinferSource(path) as opened:
+        sound = directory_of(path.read_bytes())
+        for id in ("resource/gguf_frame", "resource/chat_template"):
+            record = opened.artifact.record(id)
+            _, first = opened.artifact.locate(record.offset)
+            places[id] = path.name, first, first + record.nbytes
+    counts = {"header": 8, "directory": 60, "payload": 25, "part": 6, "part gap": 3, "rest": 25}
+    passed, digests = Counter[str](), 0
+    for flip in flips(tmp_path, places, {**counts, "resource/gguf_frame": 80, "resource/chat_template": 4}, "source"):
+        report = qf.verify(path, deep=True, against=source)
+        what = f"{flip[:4]}: {report.findings[:2]}"
+        found = not report.ok or (flip.region == "directory" and report.total_remarks)
+        if not found:
+            assert says_nothing_of_the_source(flip, sound), what
+            passed[flip.region] += 1
+        elif flip.region not in {"header", "directory", "part", "part gap"}:
+            place = str(tmp_path / flip.name), flip.at
+            assert place in [(one.file, one.offset) for one in report.findings], what
+        if qf.verify(path, deep=True).ok:
+            why = why_no_way_back(path, back)
+            assert why in {None, DIGEST, NO_FRAME}, what
+            digests += why is not None
+    assert passed.keys() <= {"header", "directory"}
+    assert digests > 50
+
+
+def why_no_way_back(path: Path, back: Path) -> str | None:
+    try:
+        qf.convert(path, back, force=True)
+    except QuantformError as error:
+        return error.problem
+    return None
+
+
+def directory_of(entry: bytes) -> Any:
+    return json.loads(entry[32 : 32 + int.from_bytes(entry[8:16], "little")])
+
+
+def says_nothing_of_the_source(flip: Flip, sound: Any) -> bool:
+    """Whether what changed is the artifact's own id, or texts in provenance that are neither lengths nor digests."""
+    if flip.region == "header":
+        return flip.name == "m.ninfer" and 16 <= flip.at < 32
+    changed = directory_of(flip.files["m.ninfer"])
+    kept = [
+        {**one, "provenance": None, "files of source": one["provenance"]["source"]["files"][0] | {"path": None}}
+        for one in (sound, changed)
+    ]
+    return flip.region == "directory" and kept[0] == kept[1]
 
 
 @pytest.mark.parametrize(("layout", "record"), PAIRS, ids=PAIR_IDS)

@@ -23,6 +23,7 @@ from quantform.convert.gguf_restore import restore_gguf
 from quantform.convert.ninfer_carried import ninfer_carried, take_uses
 from quantform.convert.planned import Plan
 from quantform.convert.planner import Planner
+from quantform.convert.recorded import MAIN
 from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.methods import Method, Request
 from quantform.recipes import (
@@ -43,8 +44,6 @@ from quantform.sources.conventions import Checkpoint
 __all__ = ["Plan", "Report", "convert", "plan"]
 
 Anything = str | os.PathLike[str] | Mapping[str, npt.NDArray[Any]]
-MAIN = "text"
-"""The component that the main source becomes."""
 
 
 def convert(

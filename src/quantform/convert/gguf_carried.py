@@ -20,7 +20,7 @@ from quantform.errors import QuantformError
 from quantform.sources import GGUFSource
 from quantform.sources.gguf import GGUFMetadata, GGUFShard
 
-__all__ = ["CHAT_TEMPLATE", "FRAME", "frame_role", "gguf_carried"]
+__all__ = ["CHAT_TEMPLATE", "FRAME", "frame_bytes", "frame_role", "gguf_carried"]
 
 FRAME = "gguf_frame"
 CHAT_TEMPLATE = "chat_template"
@@ -36,10 +36,15 @@ def frame_role(index: int) -> str:
     return FRAME if index == 0 else f"{FRAME}_{index + 1:05d}"
 
 
+def frame_bytes(shard: GGUFShard) -> int:
+    """Bytes of a file that belong to no tensor."""
+    return sum(segment.nbytes for segment in shard.segments() if segment.tensor is None)
+
+
 def gguf_carried(source: GGUFSource, component: str) -> Carried:
     """Frames, the chat template, and the scalar metadata as configuration."""
     resources = {
-        frame_role(index): Resource(_frame_bytes(shard), partial(_frame, shard))
+        frame_role(index): Resource(frame_bytes(shard), partial(_frame, shard))
         for index, shard in enumerate(source.shards)
     }
     template = _text(source, _CHAT_TEMPLATE_KEY, _LONGEST_TEMPLATE)
@@ -66,10 +71,6 @@ def _frame(shard: GGUFShard) -> Iterator[Any]:
                 data = np.empty(count, np.uint8)
                 shard.file.read_into(segment.offset + offset, data)
                 yield data
-
-
-def _frame_bytes(shard: GGUFShard) -> int:
-    return sum(segment.nbytes for segment in shard.segments() if segment.tensor is None)
 
 
 def _text(source: GGUFSource, key: str, longest: int) -> str:

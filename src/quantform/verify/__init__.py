@@ -16,6 +16,7 @@ from quantform.verify.checkpoint import check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
 from quantform.verify.onnx import check_model
+from quantform.verify.origin import compared_with_record
 from quantform.verify.report import Finding, MethodError, Report, of_error
 from quantform.verify.rules import RULES, Rule
 
@@ -39,15 +40,16 @@ def verify(
         path: A GGUF file, a safetensors model, an ONNX model or a `.ninfer` entry file. An ONNX model is also given to
             `onnx.checker`, with the operator registered, see `quantform.onnx.register`.
         deep: Also read every byte, each once: legal words, canonical padding, zeros between objects, values of
-            auxiliaries; and count scales and values that are not finite.
+            auxiliaries, frames of GGUF files; and count scales and values that are not finite.
         against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
-            direct format must hold the values rounded once. Of what a method quantized, the errors are reported.
+            direct format must hold the values rounded once. Of what a method quantized, the errors are reported. Where
+            it is as long as an artifact records, its digest, resources and configuration are compared too.
         max_findings: How many findings, and how many remarks, the report keeps; it counts all.
         progress: Called as bytes are read.
 
     Raises:
-        FileError: The file cannot be read at all, or `against` cannot be opened. What is wrong inside becomes a
-            finding.
+        FileError: The file cannot be read at all, `against` cannot be opened, or the temporary directory has no room
+            for a frame. What is wrong inside becomes a finding.
         MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
     """
     target = Path(path)
@@ -72,7 +74,8 @@ def verify(
         if against is not None:
             with open_source(against) as origin:
                 weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
-                compare_with(report, source, weights, progress)
+                with compared_with_record(report, source, weights):
+                    compare_with(report, source, weights, progress)
     return report
 
 

@@ -17,10 +17,10 @@ from quantform.convert.own_words import cast_stream
 from quantform.convert.streams import Copy, Stream
 from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat
-from quantform.sources import NinferSource, Source, Tensor
+from quantform.sources import NinferSource, NinferTensor, Source, Tensor
 from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
 from quantform.sources.conventions.weight import flat_words
-from quantform.verify.report import Finding, MethodError, Report, of_error
+from quantform.verify.report import Finding, MethodError, Place, Report, byte_difference, of_error
 
 __all__ = ["compare_with"]
 
@@ -45,13 +45,13 @@ def compare_with(report: Report, source: Source[Any], origin: Source[Any], progr
             report.add(Finding("against", name, f"missing; {origin.path} has it"))
             continue
         try:
-            way, problem = _compare(report, source[name], tensor, rounded)
+            way, finding = _compare(report, source, source[name], tensor, rounded)
         except QuantformError as error:
             report.add(of_error("against", name, error))
             continue
         ways[way] += 1
-        if problem is not None:
-            report.add(Finding("against", name, problem))
+        if finding is not None:
+            report.add(finding)
     progress(total, total, "")
     report.errors.sort(key=lambda error: error.badness, reverse=True)
     if report.ok:
@@ -69,14 +69,18 @@ def _has_no_object(tensor: Tensor, other: Source[Any]) -> bool:
     return not tensor.size and isinstance(other, NinferSource)
 
 
-def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str, float]) -> tuple[str, str | None]:
+def _compare(
+    report: Report, source: Source[Any], tensor: Tensor, original: Tensor, rounded: dict[str, float]
+) -> tuple[str, Finding | None]:
     """How two tensors were compared, and the first difference.
 
     The report takes the errors of a method, `rounded` how far scales were rounded, if they were.
     """
     both = alike(original, tensor)
     if both is None:
-        return "", f"shapes differ; expected {list(original.shape)}, found {list(tensor.shape)}"
+        expected_shape, found_shape = str(list(original.shape)), str(list(tensor.shape))
+        problem = f"shapes differ; expected {expected_shape}, found {found_shape}"
+        return "", Finding("against", original.name, problem, expected=expected_shape, found=found_shape)
     original, tensor = both
     if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
         difference = _different_words(tensor, original)
@@ -97,10 +101,10 @@ def _compare(report: Report, tensor: Tensor, original: Tensor, rounded: dict[str
             return f"{way}, made by a method and not compared", None
         report.errors.append(_method_error(tensor, original))
         return f"{way}, made by a method", None
-    return way, _first_difference(tensor, expected)
+    return way, _first_difference(source, tensor, expected)
 
 
-def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
+def _different_words(tensor: Tensor, original: QuantizedWeight) -> Finding | None:
     """The first rows whose words are not those that the checkpoint keeps in several tensors."""
     rows, columns = tensor.matrix
     step = max(_TILE_ROWS, _PIECE // max(1, columns) // _TILE_ROWS * _TILE_ROWS)
@@ -114,7 +118,8 @@ def _different_words(tensor: Tensor, original: QuantizedWeight) -> str | None:
             if part == "divisors":  # of rows, since words may have one of them for several equal shares
                 have, want = (np.repeat(one, (some.stop - some.start) // one.size) for one in (have, want))
             if not np.array_equal(have, want):
-                return f"{part} differ in rows {some.start} to {some.stop - 1}"
+                problem = f"{part} differ in rows {some.start} to {some.stop - 1}"
+                return Finding("against", original.name, problem, row=some.start)
     return None
 
 
@@ -135,16 +140,27 @@ def _largest_rounding(original: RowScaledWeight) -> float:
     return largest
 
 
-def _first_difference(tensor: Tensor, expected: Stream) -> str | None:
+def _first_difference(source: Source[Any], tensor: Tensor, expected: Stream) -> Finding | None:
     at = 0
     for data in expected:
         if at + data.size > tensor.nbytes:
-            return f"too short; expected more than {tensor.nbytes} bytes"
+            return Finding("against", tensor.name, f"too short; expected more than {tensor.nbytes} bytes")
         found = np.empty(data.size, np.uint8)
         tensor.read_into(at, found)
         differs = found != data
         if differs.any():
             byte = int(np.argmax(differs))
-            return f"byte {at + byte} differs; expected 0x{data[byte]:02x}, found 0x{found[byte]:02x}"
+            return byte_difference("against", tensor.name, at + byte, data[byte], found[byte], _place(source, tensor))
         at += data.size
-    return None if at == tensor.nbytes else f"too long; expected {at} bytes, found {tensor.nbytes}"
+    if at == tensor.nbytes:
+        return None
+    return Finding("against", tensor.name, f"too long; expected {at} bytes, found {tensor.nbytes}")
+
+
+def _place(source: Source[Any], tensor: Tensor) -> Place | None:
+    """Where the bytes of a tensor are, if it is a whole object of an artifact."""
+    if isinstance(source, NinferSource) and isinstance(tensor, NinferTensor) and len(tensor.objects) == 1:
+        artifact, record = source.artifact, source.artifact.record(tensor.objects[0])
+        if record.nbytes == tensor.nbytes:
+            return lambda offset: artifact.locate(record.offset + offset)
+    return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import NinferSource
-from quantform.verify.auxiliaries import auxiliary_checks
+from quantform.verify.auxiliaries import AuxiliaryCheck, auxiliary_checks
 from quantform.verify.directory import remark_directory
+from quantform.verify.frame import FrameCheck, frame_checks
 from quantform.verify.reading import Meter, Observer, ValueCounter, watched
 from quantform.verify.report import Report, of_error
 
@@ -47,7 +49,25 @@ def read_artifact(report: Report, source: NinferSource, known: set[str], progres
     artifact = source.artifact
     missing = {index for index, path in enumerate(artifact.files) if str(path) in known}
     meter = Meter(progress, artifact.payload_bytes, (len(artifact.objects), "object"))
-    checks = list(auxiliary_checks(Report(report.path, report.kind), source))
+    with ExitStack() as stack:
+        checks: list[AuxiliaryCheck | FrameCheck] = [
+            *auxiliary_checks(Report(report.path, report.kind), source),  # what the directory says was reported
+            *frame_checks(report, source, stack),
+        ]
+        _read_payload(report, artifact, known, missing, checks, meter)
+        for check in checks:
+            check.conclude(report)
+    return meter
+
+
+def _read_payload(
+    report: Report,
+    artifact: Artifact,
+    known: set[str],
+    missing: set[int],
+    checks: Sequence[AuxiliaryCheck | FrameCheck],
+    meter: Meter,
+) -> None:
     watching: dict[str, list[Observer]] = defaultdict(list)
     for check in checks:
         for id, observer in check.observers():
@@ -65,11 +85,8 @@ def read_artifact(report: Report, source: NinferSource, known: set[str], progres
         except QuantformError as error:
             report.add(of_error("structure", record.id, error))
     _read_gap(report, artifact, at, artifact.payload_bytes, missing, meter)
-    for check in checks:
-        check.conclude(report)
     if skipped:
         report.notes.append(f"{skipped} of {len(artifact.objects)} objects not looked at: a file is missing")
-    return meter
 
 
 def _read_object(
@@ -88,7 +105,7 @@ def _read_object(
 
     format = FORMATS.get(record.format) if isinstance(record, TensorRecord) and not broken else None
     if format is None or not isinstance(record, TensorRecord):
-        for _ in read_through(watched(stored, meter), 0, record.nbytes):
+        for _ in read_through(watched(stored, meter, watching), 0, record.nbytes):
             pass  # that they are there to be read
         return
     counter = _counter(format)

@@ -61,9 +61,27 @@ RULES: Registry[Rule] = Registry(
             "ninfer",
             "container",
         ),
+        Rule(
+            "frame",
+            "the bytes that a GGUF file has beside its tensors fit these, and what else goes along is what they say",
+            "ninfer",
+            "conversion",
+        ),
         Rule("metadata", "texts are UTF-8, and booleans 0 or 1", "gguf", "gguf"),
         Rule("onnx", "onnx.checker accepts the model, inference of shapes included", "onnx", "onnx"),
         Rule("against", "tensors say what those of the file say that they were made from", _EVERY, "8"),
+        Rule(
+            "carried",
+            "resources, configuration and name are those of the file that they were made from",
+            "ninfer",
+            "container",
+        ),
+        Rule(
+            "digest",
+            "a file as long as the one that it was made from has the SHA-256 digest that was recorded of it",
+            "ninfer",
+            "8",
+        ),
         Rule(
             "nonfinite-scale",
             "scales and minimums of packed blocks that are infinite or NaN",
@@ -102,9 +120,16 @@ RULES: Registry[Rule] = Registry(
         Rule("left-over", "tensors of a checkpoint that no weight needs", "safetensors", "conventions", remark=True),
         Rule(
             "shape",
-            "metadata.quantform.shapes names a parameter and has its number of elements",
+            "metadata.quantform.shapes has shapes of parameters, with their numbers of elements",
             "ninfer",
             "container",
+            remark=True,
+        ),
+        Rule(
+            "origin",
+            "the file that it is compared with is as long as the one that it was made from",
+            "ninfer",
+            "8",
             remark=True,
         ),
         Rule(
