@@ -59,7 +59,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": BASICS | {"packed", "formats", "layouts", "methods", "encode"},
     "convert": BASICS | {"packed", "formats", "layouts", "container", "sources", "methods", "recipes", "onnx"},
     "compare": BASICS | {"packed", "formats", "sources", "convert"},
-    "verify": BASICS | {"packed", "formats", "layouts", "container", "sources", "convert", "onnx", "compare"},
+    "verify": BASICS
+    | {"packed", "formats", "layouts", "container", "sources", "methods", "convert", "onnx", "compare"},
 }
 
 

@@ -20,6 +20,7 @@ from quantform.sources import NinferSource
 from quantform.verify.auxiliaries import AuxiliaryCheck, auxiliary_checks
 from quantform.verify.directory import remark_directory
 from quantform.verify.frame import FrameCheck, frame_checks
+from quantform.verify.methods import remark_methods
 from quantform.verify.reading import Meter, Observer, ValueCounter, watched
 from quantform.verify.report import Report, of_error
 
@@ -41,6 +42,7 @@ def check_artifact(report: Report, source: NinferSource) -> set[str]:
     for _ in auxiliary_checks(report, source):
         pass  # the formats and shapes are what the directory can say
     remark_directory(report, source)
+    remark_methods(report, source)
     return wrong
 
 

@@ -133,6 +133,13 @@ RULES: Registry[Rule] = Registry(
             remark=True,
         ),
         Rule(
+            "method",
+            "provenance.methods names methods that there are, formats that they make, and objects that have these",
+            "ninfer",
+            "2, 8",
+            remark=True,
+        ),
+        Rule(
             "provenance",
             "recorded SHA-256 digests are 64 lower-case hexadecimal digits, and not all zeros",
             "ninfer",
