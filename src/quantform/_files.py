@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,11 +15,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from quantform._spans import Span
 from quantform.errors import ArgumentError, FileError, TruncatedFileError
 
-__all__ = ["Closing", "MappedFile", "exists", "is_directory"]
+__all__ = ["HOLE_BYTES", "Closing", "MappedFile", "exists", "is_directory"]
 
 Bytes = npt.NDArray[np.uint8]
+
+HOLE_BYTES = 1 << 20
+"""The least that a hole must have to be passed over: less is read faster than it is worth the trouble."""
 
 
 def exists(path: Path) -> bool:
@@ -150,6 +156,26 @@ class MappedFile(Closing):
         self.read_into(offset, out)
         return out.tobytes()
 
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """Where between two offsets the file has bytes of its own, in order, without large holes, which are zeros.
+
+        One span is everything where the operating system does not tell.
+
+        Raises:
+            TruncatedFileError: The file has fewer bytes, now or when it was opened.
+        """
+        self._check(begin, end - begin)
+        first = at = begin
+        while at < end:
+            data = min(self._seek(at, end, "SEEK_DATA"), end)
+            if data - at >= HOLE_BYTES:
+                if first < at:
+                    yield first, at
+                first = data
+            at = min(self._seek(data, end, "SEEK_HOLE"), end) if data < end else end
+        if first < end:
+            yield first, end
+
     def close(self) -> None:
         """Close the file. Arrays that were given out stay valid until they are dropped."""
         fd, self._fd = self._fd, -1
@@ -185,6 +211,19 @@ class MappedFile(Closing):
             expected=f"{self.size} bytes",
             hint="Another program writes to it; wait until that is done",
         )
+
+    def _seek(self, at: int, end: int, what: str) -> int:
+        """The next byte from `at` on that is stored, or the next hole; `at` or `end` where that is not to be had."""
+        whence = getattr(os, what, None)
+        unknown = at if what == "SEEK_DATA" else end
+        try:
+            return unknown if whence is None else os.lseek(self._open(), at, whence)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # which says that there is nothing more
+                return unknown
+        if os.fstat(self._open()).st_size < end:
+            raise self._shrunk()
+        return end
 
     def _check(self, offset: int, count: int) -> None:
         self._open()

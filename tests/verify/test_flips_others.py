@@ -149,7 +149,7 @@ def test_each_changed_bit_of_safetensors_is_found_or_legal(tmp_path: Path) -> No
 
 def test_types_and_forms_that_are_not_decoded_are_remarks(tmp_path: Path) -> None:
     packed = np.zeros((4, 4), np.int32)
-    weights = {
+    weights: dict[str, np.ndarray | sb.Stored] = {
         "c": ("C64", (2,), np.full(4, np.nan, np.float32).tobytes()),
         "p.qweight": packed,
         "p.qzeros": packed,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from quantform._files import Closing, MappedFile, exists
 from quantform._registry import near_matches
 from quantform._sizes import human_bytes
+from quantform._spans import Span
 from quantform.container.directory import Directory, ObjectRecord, TensorRecord, parse_directory
 from quantform.container.header import (
     ENTRY_MAGIC,
@@ -162,6 +163,18 @@ class Artifact(Closing):
         for file, start, count in self._map.pieces(offset, out.nbytes):
             self._file(file).read_into(start, flat[done : done + count])
             done += count
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """Where between two bytes of the payload there are others than zeros of a sparse file's holes, as far as known.
+
+        Raises:
+            ArtifactError: A part that it needs is missing or wrong.
+        """
+        at = begin
+        for file, start, count in self._map.pieces(begin, end - begin):
+            for first, last in self._file(file).stored_spans(start, start + count):
+                yield at + first - start, at + last - start
+            at += count
 
     def object_reader(self, id: str) -> Callable[[int, Bytes], None]:
         """A function that fills an array from an offset within a checked object on, as layouts take one.

@@ -15,7 +15,7 @@ from quantform.errors import ArgumentError
 from quantform.formats import Format, Nvfp4Format, Nvfp4Words, Words
 from quantform.formats.checks import Tally, hex_word, words_of
 from quantform.formats.rows import RowWords
-from quantform.layouts.faults import Fault, Faults, byte_faults, read_through
+from quantform.layouts.faults import Fault, Faults, SparseReader, byte_faults, read_through
 from quantform.layouts.layout import PLANE_ALIGNMENT, Layout, Payload, Plane, ReadInto, as_count, as_matrix, record_as
 
 __all__ = ["BlockScaleLayout", "equal_share"]
@@ -186,7 +186,8 @@ class BlockScaleLayout(Layout):
                 tally.add(nvfp4.illegal_scales(scales)[None, :])
                 yield from _described(tally, offset, 1, lambda at: _scale_place(at, dimensions))
         share = dimensions[0] // divisors
-        for offset, data in read_through(read, divisor_offset, divisor_offset + 4 * divisors, 4):
+        every = read.read if isinstance(read, SparseReader) else read  # no divisor may be zero
+        for offset, data in read_through(every, divisor_offset, divisor_offset + 4 * divisors, 4):
             words = data.view("<u4").astype(np.uint32)
             tally = nvfp4.divisor_tally(_shown(words, "fp32"), limit)
             tally.add(nvfp4.illegal_divisors(words)[None, :])

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CHECKED_BYTES", "WINDOW_COLUMNS", "Fault", "Faults", "Piece", "byte_faults", "read_through"]
+from quantform._spans import Span, moved, units_of
+
+__all__ = [
+    "CHECKED_BYTES",
+    "WINDOW_COLUMNS",
+    "Fault",
+    "Faults",
+    "Piece",
+    "SparseReader",
+    "byte_faults",
+    "read_through",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -84,20 +95,51 @@ class Piece(NamedTuple):
     column: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SparseReader:
+    """Reads a payload, and knows which of it lies in holes of a file: zeros that take no space, terabytes of them.
+
+    Whoever checks bytes of which zeros are always legal may leave them out, and then says so.
+
+    Attributes:
+        read: Fills an array with the payload's bytes from an offset on.
+        stored: What there is between two offsets beside holes.
+        passed: Is told where bytes begin and end that are not read because they are zeros.
+    """
+
+    read: Callable[[int, Bytes], None]
+    stored: Callable[[int, int], Iterable[Span]]
+    passed: Callable[[int, int], object]
+
+    def __call__(self, offset: int, out: Bytes) -> None:
+        """Read."""
+        self.read(offset, out)
+
+
 def read_through(
     read: Callable[[int, Bytes], None], begin: int, end: int, unit: int = 1
 ) -> Iterator[tuple[int, Bytes]]:
-    """The bytes from `begin` to `end` in order, each read once, in pieces of whole units.
+    """The bytes from `begin` to `end` in order, each read once, in pieces of whole units, without a reader's holes.
 
     Yields:
         The offset of a piece and its bytes, which are overwritten by the next one's.
     """
     step = max(1, CHECKED_BYTES // unit) * unit
     data = np.empty(min(step, end - begin), np.uint8)
-    for offset in range(begin, end, step):
-        piece = data[: end - offset]
-        read(offset, piece)
-        yield offset, piece
+    spans, passed = [(begin, end)], None
+    if isinstance(read, SparseReader):
+        units = units_of(moved(read.stored(begin, end), -begin), unit)
+        spans = [(begin + first * unit, min(begin + last * unit, end)) for first, last in units]
+        passed = read.passed
+    at = begin
+    for first, last in (*spans, (end, end)):
+        if passed is not None and at < first:
+            passed(at, first)
+        for offset in range(first, last, step):
+            piece = data[: last - offset]
+            read(offset, piece)
+            yield offset, piece
+        at = last
 
 
 def byte_faults(data: Bytes, offset: int, problem: str, limit: int, rule: str = "padding") -> Iterator[Faults]:

@@ -15,11 +15,20 @@ from quantform._native import kernels, thread_limit
 from quantform._outputs import check_output, empty_output
 from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape, runs
 from quantform._sizes import as_shape, fits_u64
+from quantform._spans import moved, units_of
 from quantform.errors import ArgumentError
 from quantform.formats import FORMATS, Format, Words
 from quantform.formats.checks import Tally
 from quantform.formats.rows import RowWords, all_legal, decode_rows
-from quantform.layouts.faults import CHECKED_BYTES, WINDOW_COLUMNS, Fault, Faults, Piece, byte_faults
+from quantform.layouts.faults import (
+    CHECKED_BYTES,
+    WINDOW_COLUMNS,
+    Fault,
+    Faults,
+    Piece,
+    SparseReader,
+    byte_faults,
+)
 
 __all__ = [
     "PLANE_ALIGNMENT",
@@ -297,7 +306,8 @@ class Layout(ABC):
         """Everything that format and layout forbid of a stored tensor, each byte read once, a bounded number at a time.
 
         Args:
-            read: Fills an array with the payload's bytes.
+            read: Fills an array with the payload's bytes. Of a `SparseReader`, what lies in holes is not read where
+                zeros are legal; such a reader gives no other bytes than zeros there.
             format: The tensor's format.
             shape: The tensor's shape.
             divisors: The tensor's number of divisors.
@@ -496,15 +506,42 @@ class RowPlaneLayout(Layout):
 
     def _pieces(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[Piece]:
         """The payload as pieces of some rows; where rows are long, of a window of one row."""
+        columns, step = shape[-1], self._rows_together(format, shape)
+        for begin, end in self._stored_rows(read, format, shape):
+            if columns > WINDOW_COLUMNS:
+                for row in range(begin, end):
+                    yield from self._windows(read, format, shape, row)
+                continue
+            for first in range(begin, end, step):
+                rows = slice(first, min(first + step, end))
+                yield Piece(self.take_rows(read, format, shape, rows), (rows.stop - first, columns), first)
+
+    def _stored_rows(self, read: ReadInto, format: Format, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """The rows that are looked at: all but those that lie in holes in each plane, where rows of zeros are legal."""
         count, columns = matrix_shape(shape)
-        if columns > WINDOW_COLUMNS:
-            for row in range(count):
-                yield from self._windows(read, format, shape, row)
+        if not isinstance(read, SparseReader) or not self._zeros_are_legal(format, columns):
+            yield 0, count
             return
-        step = self._rows_together(format, shape)
-        for first in range(0, count, step):
-            rows = slice(first, min(first + step, count))
-            yield Piece(self.take_rows(read, format, shape, rows), (rows.stop - first, columns), first)
+        planes = [plane for plane in self.planes(format, shape) if plane.row_bytes]
+        spans: list[tuple[int, int]] = []
+        for plane in planes:
+            found = read.stored(plane.offset, plane.offset + count * plane.row_bytes)
+            spans.extend(units_of(moved(found, -plane.offset), plane.row_bytes))
+        at = 0
+        for first, end in (*units_of(spans, 1), (count, count)):
+            for plane in planes if at < first else ():
+                read.passed(plane.offset + at * plane.row_bytes, plane.offset + first * plane.row_bytes)
+            if first < end:
+                yield first, end
+            at = end
+
+    def _zeros_are_legal(self, format: Format, columns: int) -> bool:
+        """Whether a row of zeros is: one with the same padding, since rows are whole units of 128 columns before it."""
+
+        def zeros(_: int, out: npt.NDArray[np.uint8]) -> None:
+            out[...] = 0
+
+        return not any(self.faults(zeros, format, (1, (columns - 1) % 128 + 1)))
 
     def _windows(self, read: ReadInto, format: Format, shape: tuple[int, ...], row: int) -> Iterator[Piece]:
         raise NotImplementedError  # pragma: no cover - layouts of plain spans are read through instead

@@ -19,6 +19,7 @@ from quantform._registry import near_matches
 from quantform._rows import Rows, matrix_shape
 from quantform._scalars import SCALARS
 from quantform._sizes import counted
+from quantform._spans import Span
 from quantform.errors import ArgumentError, UnknownNameError
 from quantform.formats import Words
 from quantform.sources.divisors import DivisorRuns
@@ -125,6 +126,14 @@ class Tensor(ABC):
         Raises:
             FileError: The bytes are not there.
         """
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """Where between two bytes of the payload there are others than zeros of a sparse file's holes, as far as known.
+
+        Raises:
+            FileError: The bytes are not there.
+        """
+        yield begin, end
 
     @abstractmethod
     def words(self, rows: Rows | None = None) -> Words:

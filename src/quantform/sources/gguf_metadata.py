@@ -8,6 +8,7 @@ nor 1. The bytes stay available through `raw`.
 
 from __future__ import annotations
 
+import codecs
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._registry import near_matches
-from quantform.errors import ArgumentError, GGUFError, UnknownNameError
+from quantform._sizes import PIECE_BYTES, human_bytes
+from quantform.errors import ArgumentError, GGUFError, UnknownNameError, UnsupportedError
 from quantform.sources.gguf_cursor import ARRAY_STEPS, Cursor
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GGUFArray", "GGUFField", "GGUFMetadata", "ValueType", "read_field"]
 
 _NESTING = 16
+_COPIED_BYTES = 1 << 20  # of an array of strings at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +174,10 @@ class _Context:
         if kind.dtype is None:
             raise ArgumentError(f"metadata key {self.key!r} holds no numbers", found=f"elements of type {kind.name}")
         data = self.file.view(offset, count * kind.dtype.itemsize)
-        if kind is _BOOL and (data > 1).any():
-            bad = int(np.argmax(data > 1))
-            raise GGUFError("a boolean is neither 0 nor 1", where=self.where(offset + bad), found=int(data[bad]))
+        for at, piece in self.pieces(offset, offset + count) if kind is _BOOL else ():
+            if (piece > 1).any():
+                bad = int(np.argmax(piece > 1))
+                raise GGUFError("a boolean is neither 0 nor 1", where=self.where(at + bad), found=int(piece[bad]))
         return data.view(kind.dtype.newbyteorder(">" if self.big_endian else "<"))
 
     def text(self, data: bytes, offset: int) -> str:
@@ -187,10 +191,43 @@ class _Context:
                 hint="Take its bytes with `raw`",
             ) from None
 
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        """The file's bytes between two offsets, a bounded number at a time; what lies in large holes is left out."""
+        for first, last in self.file.stored_spans(begin, end):
+            for at in range(first, last, PIECE_BYTES):
+                yield at, self.file.view(at, min(PIECE_BYTES, last - at))
+
+    def length(self, offset: int) -> int:
+        """The length of a string, which stands at `offset`, before it."""
+        return int.from_bytes(self.file.view(offset, 8).tobytes(), "big" if self.big_endian else "little")
+
     def string_bytes(self, offset: int) -> bytes:
         """The bytes of the string whose length stands at `offset`."""
-        length = int.from_bytes(self.file.view(offset, 8).tobytes(), "big" if self.big_endian else "little")
-        return self.file.view(offset + 8, length).tobytes()
+        return self.copied(offset + 8, self.length(offset))
+
+    def copied(self, offset: int, count: int) -> bytes:
+        try:
+            return self.file.view(offset, count).tobytes()
+        except MemoryError:
+            raise UnsupportedError(
+                "the value does not fit into memory", where=self.where(offset), found=human_bytes(count)
+            ) from None
+
+    def check_text(self, offset: int) -> int:
+        """Check a string, however long it is; gives where it ends."""
+        at, end = offset + 8, offset + 8 + self.length(offset)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for first, piece in (*self.pieces(at, end), (end, np.zeros(0, np.uint8))):
+            data = b"\0" * (first > at) + piece.tobytes()  # a hole is NUL characters, which cannot continue another
+            begin = first - (first > at) - len(decoder.getstate()[0])
+            try:
+                decoder.decode(data, final=first == end)
+            except UnicodeDecodeError as error:
+                raise GGUFError(
+                    "a string is not UTF-8", where=self.where(begin + error.start), hint="Take its bytes with `raw`"
+                ) from None
+            at = first + piece.size
+        return end
 
 
 class GGUFArray(Sequence[Any]):
@@ -258,6 +295,20 @@ class GGUFArray(Sequence[Any]):
             raise ArgumentError(f"the elements are of type {self.element_type}", expected="strings")
         return self._context.string_bytes(self._place(self._position(index)))
 
+    def check(self) -> None:
+        """Read all of it, in bounded memory, so that texts and booleans are checked; other numbers may be any.
+
+        Raises:
+            GGUFError: A string is not UTF-8, or a boolean is neither 0 nor 1.
+        """
+        if self._kind.dtype is not None:
+            self.numpy()
+        elif self._kind is not _STRING:
+            for number in range(len(self)):
+                self._element(number).check()
+        else:
+            self._check_strings()
+
     def tolist(self) -> list[Any]:
         """Everything as plain Python values, nested arrays as nested lists."""
         return [item.tolist() if isinstance(item, GGUFArray) else item for item in self]
@@ -268,13 +319,30 @@ class GGUFArray(Sequence[Any]):
     def _strings(self) -> Iterator[str]:
         """All strings from one copy of their bytes."""
         context, start = self._context, self._field.offset
-        data = context.file.view(start, self._field.nbytes).tobytes()
+        data = context.copied(start, self._field.nbytes)
         order: Literal["big", "little"] = "big" if context.big_endian else "little"
         at = 0
         for _ in range(len(self)):
             first = at + 8
             at = first + int.from_bytes(data[at:first], order)
             yield context.text(data[first:at], start + first)
+
+    def _check_strings(self) -> None:
+        """Strings from copies of as many as fit; a longer one by itself."""
+        context, at, end = self._context, self._field.offset, self._field.offset + self._field.nbytes
+        order: Literal["big", "little"] = "big" if context.big_endian else "little"
+        data, start = b"", at
+        for _ in range(len(self)):
+            first = at - start + 8
+            last = first + int.from_bytes(data[first - 8 : first], order)
+            if not first <= last <= len(data) and not (data and start == at):
+                data, start = context.copied(at, min(_COPIED_BYTES, end - at)), at
+                first, last = 8, 8 + int.from_bytes(data[:8], order)
+            if last > len(data):
+                at = context.check_text(at)
+            else:
+                context.text(data[first:last], start + first)
+                at = start + last
 
     def _position(self, index: int) -> int:
         try:
@@ -344,7 +412,7 @@ class GGUFMetadata(Mapping[str, Any]):
         """A value's bytes as the file has them, without the length of a string, the type and length of an array."""
         field = self.field(key)
         skip = 8 if field.type is _STRING else 0
-        return self._file.view(field.offset + skip, field.nbytes - skip).tobytes()
+        return _Context(self._file, self._big_endian, key).copied(field.offset + skip, field.nbytes - skip)
 
     def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - int, float, bool, str or GGUFArray
         field = self.field(key)
@@ -354,6 +422,20 @@ class GGUFMetadata(Mapping[str, Any]):
         if field.type is _STRING:
             return context.text(self.raw(key), field.offset + 8)
         return context.numbers(field.type, field.offset, 1)[0].item()
+
+    def check(self, key: str) -> None:
+        """Read all of a value, in bounded memory, so that texts and booleans are checked.
+
+        Raises:
+            GGUFError: A string is not UTF-8, or a boolean is neither 0 nor 1.
+        """
+        field = self.field(key)
+        if field.type is _STRING:
+            _Context(self._file, self._big_endian, key).check_text(field.offset)
+        elif field.type is _ARRAY:
+            self[key].check()
+        else:
+            _ = self[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._fields

@@ -12,6 +12,7 @@ from quantform._outputs import empty_output
 from quantform._rows import ChosenRows, Rows, as_rows, matrix_shape
 from quantform._scalars import Scalar, output_dtype
 from quantform._sizes import ceil_div, product
+from quantform._spans import Span, moved
 from quantform.errors import ArgumentError, UnsupportedError
 from quantform.formats import BlockWords, DirectWords, block_format, direct_format
 from quantform.packed import Profile, dequantize_packed, dequantize_rows
@@ -159,6 +160,10 @@ class GGUFTensor(Tensor):
             part = data[skip : skip + out.size - done]
             out[done : done + part.size] = part
             done += part.size
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """See `Tensor.stored_spans`; of big-endian files, whole blocks or elements are meant."""
+        return moved(self.file.stored_spans(self.offset + begin, self.offset + end), -self.offset)
 
     def words(self, rows: Rows | None = None) -> Words:
         """The blocks or scalar words of all rows (in the stored shape) or of some (shape `[len(rows), K]`).

@@ -22,6 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 from quantform._files import MappedFile
 from quantform._sizes import ceil_div, product
+from quantform._spans import Span, moved
 from quantform.errors import FileError, TruncatedFileError
 from quantform.sources._pool import FilePool
 
@@ -207,6 +208,10 @@ class InitializerBytes(ABC):
     def read_into(self, offset: int, out: Bytes) -> None:
         """Fill `out`, contiguous, from `offset` on; the caller has checked the range."""
 
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """See `Tensor.stored_spans`."""
+        yield begin, end
+
     @abstractmethod
     def check(self) -> None:
         """Look whether they are there.
@@ -276,6 +281,10 @@ class _External(InitializerBytes):
         self.check()
         with self._file() as file:
             file.read_into(self.offset + offset, out)
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        with self._file() as file:
+            yield from moved(file.stored_spans(self.offset + begin, self.offset + end), -self.offset)
 
     def check(self) -> None:
         try:

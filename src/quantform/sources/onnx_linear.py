@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto
 
 from quantform._sizes import ceil_div, product
+from quantform._spans import Span, units_of
 from quantform.packed.linear import LINEAR, Linear
 from quantform.sources.onnx_contract import STANDARD_DOMAINS
 from quantform.sources.onnx_file import Bytes, InitializerBytes
@@ -79,6 +80,19 @@ class Blocks(InitializerBytes):
             part = self._blocks(block, count)[skip : skip + flat.size - done]
             flat[done : done + part.size] = part
             done += part.size
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """Blocks of which a part is stored; all others are worth zeros, whatever their bytes."""
+        first, last = begin // self.linear.profile.bytes, ceil_div(end, self.linear.profile.bytes)
+        parts = ((self.codes, self.linear.code_bytes), (self.scales, 2), (self.minima, 2))
+        spans = (
+            span
+            for part, size in parts
+            if part is not None
+            for span in units_of(part.stored_spans(first * size, last * size), size)
+        )
+        for block, after in units_of(spans, 1):
+            yield max(begin, block * self.linear.profile.bytes), min(end, after * self.linear.profile.bytes)
 
     def check(self) -> None:
         """See `InitializerBytes`."""

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from quantform._rows import Rows, as_rows, matrix_shape, runs
 from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import counted
+from quantform._spans import Span
 from quantform.errors import ArgumentError, FileError, UnsupportedError
 from quantform.formats import BlockWords, block_format
 from quantform.packed.dequantize import payload_bytes
@@ -64,6 +65,10 @@ class _OfModel(Tensor):
         """
         check_range(offset, out.nbytes, self.nbytes, self._where())
         self._data.read_into(offset, out)
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """See `Tensor.stored_spans`."""
+        return self._data.stored_spans(begin, end)
 
     def _where(self) -> str:
         return f"{self._model}, tensor {self.name!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from quantform._files import exists
 from quantform._sizes import counted
+from quantform._spans import Span, moved
 from quantform.errors import FileError
 from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, check_range
@@ -79,6 +80,11 @@ class SafetensorsTensor(ScalarTensor):
         check_range(offset, out.nbytes, self.nbytes, self._where())
         with self._pool.using(self.path) as file:
             file.read_into(self.offset + offset, out)
+
+    def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
+        """See `Tensor.stored_spans`."""
+        with self._pool.using(self.path) as file:
+            yield from moved(file.stored_spans(self.offset + begin, self.offset + end), -self.offset)
 
     def _where(self) -> str:
         return f"{self.path}, tensor {self.name!r}"

@@ -19,7 +19,7 @@ from quantform._sizes import U64_MAX
 from quantform.errors import FileError, TruncatedFileError
 from quantform.sources.safetensors_json import parse_json
 
-__all__ = ["HEADER_MAX", "Entry", "Header", "read_header"]
+__all__ = ["HEADER_MAX", "TYPE_BITS", "Entry", "Header", "read_header"]
 
 HEADER_MAX = 100_000_000
 """The most bytes that the format allows a header."""
@@ -51,7 +51,9 @@ _SCALAR_OF = {
     "I64": "int64",
     "U64": "uint64",
 }
-_BITS_WITHOUT_SCALAR = {"C64": 64}
+
+TYPE_BITS = {"C64": 64, **{name: SCALARS[scalar].bits for name, scalar in _SCALAR_OF.items()}}
+"""Bits of an element of every type that the format has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Entry:
     @property
     def known(self) -> bool:
         """Whether the format has the type."""
-        return self.dtype in _SCALAR_OF or self.dtype in _BITS_WITHOUT_SCALAR
+        return self.dtype in TYPE_BITS
 
     @property
     def scalar(self) -> Scalar | None:
@@ -193,8 +195,7 @@ def _integers(value: object, member: str, where: str) -> tuple[int, ...]:
 
 def _check_size(entry: Entry, where: str) -> None:
     """That the bytes are as many as type and shape make; an unknown type makes any number."""
-    scalar = entry.scalar
-    bits = scalar.bits if scalar is not None else _BITS_WITHOUT_SCALAR.get(entry.dtype)
+    bits = TYPE_BITS.get(entry.dtype)
     if bits is None:
         return
     total = 0 if 0 in entry.shape else bits

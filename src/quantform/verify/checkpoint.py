@@ -66,7 +66,8 @@ def read_tensor(report: Report, tensor: Tensor, meter: Meter) -> None:
     """Every byte of a tensor of plain numbers or packed blocks; words that are not finite are counted."""
     unit = unit_of(tensor.format)
     counter = None if unit is None else ValueCounter(unit)
-    read = watched(tensor.read_into, meter, [] if counter is None else [counter])
+    observers = [] if counter is None else [counter]  # which count no zeros
+    read = watched(tensor.read_into, meter, observers, tensor.stored_spans)
     for _ in read_through(read, 0, tensor.nbytes, 1 if counter is None else counter.unit_bytes):
         pass
     if counter is not None:
@@ -83,7 +84,7 @@ def _rules(source: Checkpoint, known: set[str]) -> Iterator[tuple[str, tuple[str
 
 def _read_part(report: Report, tensor: Tensor, weight: str, rule: PartRule | None, meter: Meter) -> None:
     """A tensor of a quantized weight; where there is no rule, every word is legal, and none is a value by itself."""
-    read = watched(tensor.read_into, meter)
+    read = watched(tensor.read_into, meter, (), tensor.stored_spans)
     scalar = SCALARS.get(tensor.format)
     if rule is None or scalar is None:
         for _ in read_through(read, 0, tensor.nbytes):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
+
+import numpy as np
 
 from quantform._progress import Progress
 from quantform._sizes import align_up
 from quantform.errors import QuantformError
 from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import GGUFSource, GGUFTensor
-from quantform.sources.gguf import GGUFArray, GGUFShard, Segment
+from quantform.sources.gguf import GGUFShard, Segment
 from quantform.verify.checkpoint import read_tensor
 from quantform.verify.reading import Meter, watched
 from quantform.verify.report import Finding, Report, of_error
 
 __all__ = ["read_gguf"]
+
+_UNUSED_BYTES = 64 << 20  # as many are looked at of those in one place that no tensor has
 
 
 def read_gguf(report: Report, source: GGUFSource, known: set[str], progress: Progress) -> Meter:
@@ -35,7 +38,7 @@ def read_gguf(report: Report, source: GGUFSource, known: set[str], progress: Pro
 def _read_tensor(report: Report, tensor: GGUFTensor, broken: bool, meter: Meter) -> None:
     meter.begin(tensor.name)
     if broken:  # its blocks are not known
-        for _ in read_through(watched(tensor.read_stored_into, meter), 0, tensor.nbytes):
+        for _ in read_through(watched(tensor.read_stored_into, meter, (), tensor.stored_spans), 0, tensor.nbytes):
             pass
     else:
         read_tensor(report, tensor, meter)
@@ -50,32 +53,30 @@ def _read_rest(report: Report, shard: GGUFShard, segment: Segment, meter: Meter)
     end = segment.offset + segment.nbytes
     begin = max(segment.offset, min(shard.header_end, end))
     padded = min(align_up(begin, shard.header.alignment), end)
-    read = watched(shard.file.read_into, meter)
+    read = watched(shard.file.read_into, meter, (), shard.file.stored_spans)
     for at, data in read_through(read, begin, padded):
         for faults in byte_faults(data, at, "a byte of padding is not zero", report.max_findings):
             report.add_faults(str(shard.path), faults, place)
-    others = sum(int((data != 0).sum()) for _, data in read_through(read, padded, end))
     if padded < end:
-        problem = f"{end - padded} bytes from byte {padded} on belong to no tensor, {others} of them not zero"
-        report.add(Finding("unused", str(shard.path), problem, str(shard.path), padded))
+        _remark_unused(report, shard, padded, end, meter)
+
+
+def _remark_unused(report: Report, shard: GGUFShard, begin: int, end: int, meter: Meter) -> None:
+    """One remark on bytes that no tensor has; they mean nothing, so that no more of them are read than tells what."""
+    read = watched(shard.file.read_into, meter, (), shard.file.stored_spans)
+    others, last = 0, min(end, begin + _UNUSED_BYTES)
+    for _, data in read_through(read, begin, last):
+        others += int(np.count_nonzero(data))
+    if last < end:
+        meter.passed(last, end)
+    seen = f", {others} of {'them' if last == end else f'the first {last - begin}'} not zero"
+    problem = f"{end - begin} bytes from byte {begin} on belong to no tensor{seen}"
+    report.add(Finding("unused", str(shard.path), problem, str(shard.path), begin))
 
 
 def _read_metadata(report: Report, shard: GGUFShard) -> None:
     for key in shard.metadata:
         try:
-            _look_at(shard.metadata[key])
+            shard.metadata.check(key)
         except QuantformError as error:
             report.add(of_error("metadata", f"{shard.path.name}, {key}", error))
-
-
-def _look_at(value: object) -> None:
-    """Read every text and boolean of a value; any other number is legal."""
-    if not isinstance(value, GGUFArray):
-        return
-    if value.element_type == "string":
-        deque(value, maxlen=0)
-    elif value.element_type == "array":
-        for inner in value:
-            _look_at(inner)
-    else:
-        value.numpy()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from quantform._progress import Progress
+from quantform._spans import Span, moved
 from quantform.container import Artifact, ObjectRecord, TensorRecord
 from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
@@ -105,13 +106,18 @@ def _read_object(
     def stored(offset: int, out: np.ndarray) -> None:
         artifact.read_into(record.offset + offset, out)
 
+    def spans(begin: int, end: int) -> Iterator[Span]:
+        return moved(artifact.stored_spans(record.offset + begin, record.offset + end), -record.offset)
+
     format = FORMATS.get(record.format) if isinstance(record, TensorRecord) and not broken else None
     if format is None or not isinstance(record, TensorRecord):
-        for _ in read_through(watched(stored, meter, watching), 0, record.nbytes):
+        read = watched(stored, meter, watching, None if watching else spans)
+        for _ in read_through(read, 0, record.nbytes):
             pass  # that they are there to be read
         return
     counter = _counter(format)
-    read = watched(stored, meter, [*watching, *([counter] if counter is not None else [])])
+    observers: list[Observer] = [*watching, *([counter] if counter is not None else [])]
+    read = watched(stored, meter, observers, None if watching else spans)
     faults = LAYOUTS[record.layout].faults(read, format, record.shape, record.divisors, limit=report.max_findings)
     for some in faults:
         report.add_faults(record.id, some, place)
@@ -128,7 +134,8 @@ def _counter(format: object) -> ValueCounter | None:
 def _read_gap(report: Report, artifact: Artifact, begin: int, end: int, missing: set[int], meter: Meter) -> None:
     """The bytes of no object, which are zeros; the files that have them may be missing."""
     for offset, count in _present(artifact, begin, end, missing):
-        for at, gap in read_through(watched(artifact.read_into, meter), offset, offset + count):
+        read = watched(artifact.read_into, meter, (), artifact.stored_spans)
+        for at, gap in read_through(read, offset, offset + count):
             problem = "a byte that belongs to no object is not zero"
             for faults in byte_faults(gap, at, problem, report.max_findings, rule="gap"):
                 report.add_faults(str(artifact.path), faults, artifact.locate)

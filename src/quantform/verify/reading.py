@@ -11,15 +11,19 @@ import numpy.typing as npt
 from quantform._progress import Progress
 from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import counted, human_bytes
+from quantform._spans import Span
 from quantform.layouts import ReadInto
+from quantform.layouts.faults import SparseReader
 from quantform.packed import PROFILES, Field, Profile, count_set, nonfinite_scales, nonfinite_values, undefined_scales
 from quantform.verify.report import Finding, Report
 
-__all__ = ["Meter", "Observer", "ValueCounter", "unit_of", "watched"]
+__all__ = ["Meter", "Observer", "StoredSpans", "ValueCounter", "unit_of", "watched"]
 
 Bytes = npt.NDArray[np.uint8]
 Observer = Callable[[int, Bytes], object]
 """Takes an offset in a payload and the bytes from there on."""
+StoredSpans = Callable[[int, int], Iterable[Span]]
+"""Takes where bytes of a payload begin and end, and gives those that are not in holes of a sparse file."""
 
 # The bits that are all set in a scalar word which is not finite. Where a word has 8 bytes, the upper 4 are looked at.
 _NONFINITE = {
@@ -45,6 +49,7 @@ class Meter:
         nouns: What they make up: how many of which kind.
         done: How many have been read.
         what: What is being read.
+        unread: How many of them were not read: zeros of sparse files' holes, and bytes that mean nothing.
     """
 
     progress: Progress
@@ -52,6 +57,7 @@ class Meter:
     nouns: tuple[int, str]
     done: int = 0
     what: str = ""
+    unread: int = 0
 
     def begin(self, what: str) -> None:
         """Another tensor's turn."""
@@ -60,16 +66,31 @@ class Meter:
 
     def note(self) -> str:
         """What was read, for people."""
-        return f"{counted(*self.nouns)}, {human_bytes(self.done)} read: nothing is wrong"
+        unread = f", {human_bytes(self.unread)} passed over" if self.unread else ""
+        return f"{counted(*self.nouns)}, {human_bytes(self.done - self.unread)} read{unread}: nothing is wrong"
 
     def add(self, count: int) -> None:
         """Some bytes were read."""
         self.done += count
         self.progress(self.done, self.total, self.what)
 
+    def passed(self, begin: int, end: int) -> None:
+        """Bytes need not be read."""
+        self.unread += end - begin
+        self.add(end - begin)
 
-def watched(read: ReadInto, meter: Meter, observers: Iterable[Observer] = ()) -> ReadInto:
-    """A reader whose bytes are shown to observers."""
+
+def watched(
+    read: ReadInto, meter: Meter, observers: Iterable[Observer] = (), stored: StoredSpans | None = None
+) -> ReadInto:
+    """A reader whose bytes are shown to observers.
+
+    Args:
+        read: Fills an array with bytes from an offset on.
+        meter: Is told of each byte.
+        observers: Are shown each.
+        stored: Tells what is no hole of a sparse file, where observers have nothing to see in zeros.
+    """
     watching = tuple(observers)
 
     def look(offset: int, out: Bytes) -> None:
@@ -78,7 +99,7 @@ def watched(read: ReadInto, meter: Meter, observers: Iterable[Observer] = ()) ->
             observer(offset, out)
         meter.add(out.nbytes)
 
-    return look
+    return look if stored is None else SparseReader(look, stored, meter.passed)
 
 
 def unit_of(format: str) -> Profile | Scalar | None:
