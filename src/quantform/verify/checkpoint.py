@@ -14,11 +14,12 @@ from quantform._sizes import counted
 from quantform.errors import QuantformError, UnsupportedError
 from quantform.formats.checks import hex_word
 from quantform.layouts.faults import read_through
-from quantform.sources import Checkpoint, SafetensorsTensor, Source, Tensor
+from quantform.sources import Checkpoint, GGUFTensor, SafetensorsTensor, Source, Tensor
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.conventions import BrokenWeight, PartRule, UnsupportedWeight
 from quantform.verify.reading import Meter, ValueCounter, unit_of, watched
-from quantform.verify.report import Finding, Report, of_error
+from quantform.verify.report import Finding, Place, Report, of_error
+from quantform.verify.zeros import ZeroPages
 
 __all__ = ["check_tensor", "read_tensor", "read_tensors"]
 
@@ -67,11 +68,24 @@ def read_tensor(report: Report, tensor: Tensor, meter: Meter) -> None:
     unit = unit_of(tensor.format)
     counter = None if unit is None else ValueCounter(unit)
     observers = [] if counter is None else [counter]  # which count no zeros
-    read = watched(tensor.read_into, meter, observers, tensor.stored_spans)
+    zeros = ZeroPages()
+    read = watched(tensor.read_into, meter, observers, tensor.stored_spans, zeros)
     for _ in read_through(read, 0, tensor.nbytes, 1 if counter is None else counter.unit_bytes):
         pass
     if counter is not None:
         counter.report_to(report, tensor.name)
+    zeros.report_to(report, tensor.name, _place_in(tensor))
+
+
+def _place_in(tensor: Tensor) -> Place | None:
+    """Where the bytes of a tensor are in its file; None where only the tensor itself knows."""
+    if isinstance(tensor, SafetensorsTensor):
+        path, begin = tensor.path, tensor.offset
+    elif isinstance(tensor, GGUFTensor):
+        path, begin = tensor.file.path, tensor.offset
+    else:
+        return None
+    return lambda offset: (path, begin + offset)
 
 
 def _rules(source: Checkpoint, known: set[str]) -> Iterator[tuple[str, tuple[str, PartRule | None]]]:
@@ -84,11 +98,13 @@ def _rules(source: Checkpoint, known: set[str]) -> Iterator[tuple[str, tuple[str
 
 def _read_part(report: Report, tensor: Tensor, weight: str, rule: PartRule | None, meter: Meter) -> None:
     """A tensor of a quantized weight; where there is no rule, every word is legal, and none is a value by itself."""
-    read = watched(tensor.read_into, meter, (), tensor.stored_spans)
+    zeros = ZeroPages()
+    read = watched(tensor.read_into, meter, (), tensor.stored_spans, zeros)
     scalar = SCALARS.get(tensor.format)
     if rule is None or scalar is None:
         for _ in read_through(read, 0, tensor.nbytes):
             pass
+        zeros.report_to(report, tensor.name, _place_in(tensor))
         return
     last = tensor.shape[-1] if tensor.shape else 1
     path, begin = (tensor.path, tensor.offset) if isinstance(tensor, SafetensorsTensor) else (Path(), 0)
@@ -110,6 +126,7 @@ def _read_part(report: Report, tensor: Tensor, weight: str, rule: PartRule | Non
             place = (row, group, None if rule.rule == "scale" else column)
             report.add(Finding(rule.rule, weight, problem, str(path), begin + byte, *place, rule.expected, found))
         report.broken[rule.rule] += max(0, places.size - report.max_findings)
+    zeros.report_to(report, tensor.name, _place_in(tensor))
 
 
 def _remark_dropped(report: Report, source: Checkpoint) -> None:

@@ -24,6 +24,7 @@ from quantform.verify.frame import FrameCheck, frame_checks
 from quantform.verify.methods import remark_methods
 from quantform.verify.reading import Meter, Observer, ValueCounter, watched
 from quantform.verify.report import Report, of_error
+from quantform.verify.zeros import ZeroPages
 
 __all__ = ["check_artifact", "read_artifact"]
 
@@ -117,12 +118,14 @@ def _read_object(
         return
     counter = _counter(format)
     observers: list[Observer] = [*watching, *([counter] if counter is not None else [])]
-    read = watched(stored, meter, observers, None if watching else spans)
+    zeros = ZeroPages()
+    read = watched(stored, meter, observers, None if watching else spans, zeros)
     faults = LAYOUTS[record.layout].faults(read, format, record.shape, record.divisors, limit=report.max_findings)
     for some in faults:
         report.add_faults(record.id, some, place)
     if counter is not None:
         counter.report_to(report, record.id)
+    zeros.report_to(report, record.id, place)
 
 
 def _counter(format: object) -> ValueCounter | None:

@@ -16,6 +16,7 @@ from quantform.layouts import ReadInto
 from quantform.layouts.faults import SparseReader
 from quantform.packed import PROFILES, Field, Profile, count_set, nonfinite_scales, nonfinite_values, undefined_scales
 from quantform.verify.report import Finding, Report
+from quantform.verify.zeros import ZeroPages
 
 __all__ = ["Meter", "Observer", "StoredSpans", "ValueCounter", "unit_of", "watched"]
 
@@ -81,7 +82,11 @@ class Meter:
 
 
 def watched(
-    read: ReadInto, meter: Meter, observers: Iterable[Observer] = (), stored: StoredSpans | None = None
+    read: ReadInto,
+    meter: Meter,
+    observers: Iterable[Observer] = (),
+    stored: StoredSpans | None = None,
+    zeros: ZeroPages | None = None,
 ) -> ReadInto:
     """A reader whose bytes are shown to observers.
 
@@ -90,8 +95,9 @@ def watched(
         meter: Is told of each byte.
         observers: Are shown each.
         stored: Tells what is no hole of a sparse file, where observers have nothing to see in zeros.
+        zeros: Is shown each byte, and told of holes.
     """
-    watching = tuple(observers)
+    watching: tuple[Observer, ...] = (*observers, *([] if zeros is None else [zeros]))
 
     def look(offset: int, out: Bytes) -> None:
         read(offset, out)
@@ -99,7 +105,12 @@ def watched(
             observer(offset, out)
         meter.add(out.nbytes)
 
-    return look if stored is None else SparseReader(look, stored, meter.passed)
+    def passed(begin: int, end: int) -> None:
+        if zeros is not None:
+            zeros.passed(begin, end)
+        meter.passed(begin, end)
+
+    return look if stored is None else SparseReader(look, stored, passed)
 
 
 def unit_of(format: str) -> Profile | Scalar | None:

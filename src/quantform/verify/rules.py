@@ -111,6 +111,13 @@ RULES: Registry[Rule] = Registry(
             remark=True,
         ),
         Rule(
+            "zeros",
+            "whole pages of zeros within a tensor: legal, and what a download that left something out looks like",
+            _EVERY,
+            "nowhere",
+            remark=True,
+        ),
+        Rule(
             "unused",
             "bytes, objects or parts of objects that nothing refers to",
             "ninfer, gguf",
