@@ -36,7 +36,13 @@ def verify(
     ] = False,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="SRC", help="Compare every tensor with the file it was made from."),
+        typer.Option("--against", metavar="SRC", help="Compare with the file it was made from."),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error", metavar="X", help="A relative RMS error against SRC above X is wrong; needs --against."
+        ),
     ] = None,
     max_findings: Annotated[
         int, typer.Option("--max-findings", metavar="N", min=1, help="List at most N findings; all are counted.")
@@ -49,7 +55,9 @@ def verify(
     Without options only headers are read: structure, ranges, sizes, the parts of a split artifact.
     """
     with progress_bar("verifying") as progress:
-        report = run(file, deep=deep, against=against, max_findings=max_findings, progress=progress)
+        report = run(
+            file, deep=deep, against=against, max_error=max_error, max_findings=max_findings, progress=progress
+        )
     if json:
         print_json(report.as_dict())
     else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from quantform._files import MappedFile, is_directory
 from quantform._progress import Progress, silent
-from quantform.errors import MissingExtraError, QuantformError
+from quantform.errors import ArgumentError, MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
 from quantform.verify.against import compare_with
 from quantform.verify.checkpoint import check_tensor, read_tensors
@@ -31,6 +32,7 @@ def verify(
     *,
     deep: bool = False,
     against: str | os.PathLike[str] | None = None,
+    max_error: float | None = None,
     max_findings: int = 100,
     progress: Progress = silent,
 ) -> Report:
@@ -44,14 +46,21 @@ def verify(
         against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
             direct format must hold the values rounded once. Of what a method quantized, the errors are reported. Where
             it is as long as an artifact records, its digest, resources and configuration are compared too.
+        max_error: The largest relative RMS error against `against` that is no finding, of a tensor whose words are not
+            those that it has there; see `quantform.compare`. Without it, an error of 1 or more is a remark.
         max_findings: How many findings, and how many remarks, the report keeps; it counts all.
         progress: Called as bytes are read.
 
     Raises:
+        ArgumentError: `max_error` is no number from 0 on, or there is nothing to measure against.
         FileError: The file cannot be read at all, `against` cannot be opened, or the temporary directory has no room
             for a frame. What is wrong inside becomes a finding.
         MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
     """
+    if max_error is not None and not 0 <= max_error < math.inf:
+        raise ArgumentError("max_error is no error", expected="a number from 0 on", found=max_error)
+    if max_error is not None and against is None:
+        raise ArgumentError("max_error has nothing to measure against", hint="Name the source: against (--against SRC)")
     target = Path(path)
     if not is_directory(target):
         MappedFile(target).close()  # what is no file, or may not be read, is no finding
@@ -74,8 +83,8 @@ def verify(
         if against is not None:
             with open_source(against) as origin:
                 weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
-                with compared_with_record(report, source, weights):
-                    compare_with(report, source, weights, progress)
+                with compared_with_record(report, source, weights) as made_from:
+                    compare_with(report, source, weights, progress, made_from=made_from, max_error=max_error)
     return report
 
 

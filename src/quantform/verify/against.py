@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -28,13 +29,31 @@ _PIECE = 8 << 20
 _TILE_ROWS = 128
 
 
-def compare_with(report: Report, source: Source[Any], origin: Source[Any], progress: Progress) -> None:
-    """Compare every tensor with the one of the same name in the file that it was made from."""
+def compare_with(
+    report: Report,
+    source: Source[Any],
+    origin: Source[Any],
+    progress: Progress,
+    *,
+    made_from: bool = True,
+    max_error: float | None = None,
+) -> None:
+    """Compare every tensor with the one of the same name in another file.
+
+    Args:
+        report: Takes findings, errors, and notes of what was shown.
+        source: The file that is verified.
+        origin: The other file.
+        progress: Called as tensors are compared.
+        made_from: Whether `source` may have been made from it. If not, words and values that differ are no findings,
+            and have errors.
+        max_error: The largest relative RMS error that is no finding; asks for the error of whatever was rounded, too.
+    """
     for name, tensor in source.items():
         if name not in origin and not _has_no_object(tensor, origin):
             report.add(Finding("against", name, f"not in {origin.path}"))
     total, done, ways = sum(tensor.nbytes for tensor in origin.values()), 0, Counter[str]()
-    rounded: dict[str, float] = {}
+    comparison = _Comparison(report, source, made_from, max_error)
     for name, tensor in origin.items():
         progress(done, total, name)
         done += tensor.nbytes
@@ -45,23 +64,14 @@ def compare_with(report: Report, source: Source[Any], origin: Source[Any], progr
             report.add(Finding("against", name, f"missing; {origin.path} has it"))
             continue
         try:
-            way, finding = _compare(report, source, source[name], tensor, rounded)
+            ways[comparison.compare(source[name], tensor)] += 1
         except QuantformError as error:
             report.add(of_error("against", name, error))
-            continue
-        ways[way] += 1
-        if finding is not None:
-            report.add(finding)
     progress(total, total, "")
-    report.errors.sort(key=lambda error: error.badness, reverse=True)
+    comparison.judge()
     if report.ok:
         report.notes.extend(f"{count} of {len(origin)} tensors {way}" for way, count in ways.items())
-        if rounded:
-            worst = max(rounded, key=rounded.__getitem__)
-            report.notes.append(
-                f"{counted(len(rounded), 'tensor')} with equal words: F32 scales were rounded to BF16, "
-                f"by at most {rounded[worst]:.3g} of a scale, in {worst}"
-            )
+        comparison.note_rounded()
 
 
 def _has_no_object(tensor: Tensor, other: Source[Any]) -> bool:
@@ -69,39 +79,95 @@ def _has_no_object(tensor: Tensor, other: Source[Any]) -> bool:
     return not tensor.size and isinstance(other, NinferSource)
 
 
-def _compare(
-    report: Report, source: Source[Any], tensor: Tensor, original: Tensor, rounded: dict[str, float]
-) -> tuple[str, Finding | None]:
-    """How two tensors were compared, and the first difference.
+@dataclass(slots=True)
+class _Comparison:
+    """Tensors compared, one after the other.
 
-    The report takes the errors of a method, `rounded` how far scales were rounded, if they were.
+    Attributes:
+        report: Takes findings and errors.
+        source: See `compare_with`, as the next two.
+        made_from: Whether differences are findings.
+        max_error: The largest error that is none.
+        rounded: By how much scales were rounded, of those tensors where they were.
     """
-    both = alike(original, tensor)
-    if both is None:
-        expected_shape, found_shape = str(list(original.shape)), str(list(tensor.shape))
-        problem = f"shapes differ; expected {expected_shape}, found {found_shape}"
-        return "", Finding("against", original.name, problem, expected=expected_shape, found=found_shape)
-    original, tensor = both
-    if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
-        difference = _different_words(tensor, original)
-        if difference is None and isinstance(original, RowScaledWeight) and original.rounds_scales:
-            largest = _largest_rounding(original)
-            if largest:
-                rounded[original.name] = largest
-        return "have equal words", difference
-    record = FORMATS.get(tensor.format)
-    expected: Stream | None
-    if encoding(tensor) == encoding(original):
-        way, expected = "have equal bytes", Copy(original)
-    else:
-        way = f"hold {original.format} values as {tensor.format}"
-        expected = cast_stream(original, record, "any") if isinstance(record, DirectFormat) else None
-    if expected is None:
-        if not original.decodable:
-            return f"{way}, made by a method and not compared", None
-        report.errors.append(_method_error(tensor, original))
-        return f"{way}, made by a method", None
-    return way, _first_difference(source, tensor, expected)
+
+    report: Report
+    source: Source[Any]
+    made_from: bool
+    max_error: float | None
+    rounded: dict[str, float] = field(default_factory=dict)
+
+    def compare(self, tensor: Tensor, original: Tensor) -> str:
+        """Compare two tensors, and say how."""
+        both = alike(original, tensor)
+        if both is None:
+            expected, found = str(list(original.shape)), str(list(tensor.shape))
+            problem = f"shapes differ; expected {expected}, found {found}"
+            self.report.add(Finding("against", original.name, problem, expected=expected, found=found))
+            return ""
+        original, tensor = both
+        if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
+            return self._compared(tensor, original, "have equal words", _different_words(tensor, original))
+        if encoding(tensor) == encoding(original):
+            difference = _first_difference(self.source, tensor, Copy(original))
+            return self._compared(tensor, original, "have equal bytes", difference)
+        way, record = f"hold {original.format} values as {tensor.format}", FORMATS.get(tensor.format)
+        cast = cast_stream(original, record, "any") if isinstance(record, DirectFormat) else None
+        if cast is not None:
+            return self._compared(tensor, original, way, _first_difference(self.source, tensor, cast), rounds=True)
+        if original.decodable:
+            self._measure(tensor, original)
+            return f"{way}, made by a method"
+        if self.max_error is not None:
+            problem = f"{original.format} is not decoded, so that the error of {tensor.format} is not known"
+            self.report.add(Finding("error", original.name, problem))
+        return f"{way}, made by a method and not compared"
+
+    def judge(self) -> None:
+        """Sort the errors, and report those that are too large."""
+        self.report.errors.sort(key=lambda error: error.badness, reverse=True)
+        for error in self.report.errors:
+            if self.max_error is not None and error.badness > (False, self.max_error):
+                self._report("error", error, f"at most {self.max_error:g}")
+            elif error.badness >= (False, 1.0):
+                self._report("large-error", error, "less than 1")
+
+    def note_rounded(self) -> None:
+        """Say that equal words are not quite the file's, where scales were rounded."""
+        if self.rounded:
+            worst = max(self.rounded, key=self.rounded.__getitem__)
+            self.report.notes.append(
+                f"{counted(len(self.rounded), 'tensor')} with equal words: F32 scales were rounded to BF16, "
+                f"by at most {self.rounded[worst]:.3g} of a scale, in {worst}"
+            )
+
+    def _compared(
+        self, tensor: Tensor, original: Tensor, way: str, difference: Finding | None, *, rounds: bool = False
+    ) -> str:
+        """What becomes of the first difference of words or values that should be equal, rounding aside."""
+        if difference is None:
+            if isinstance(original, RowScaledWeight) and original.rounds_scales:
+                largest = _largest_rounding(original)
+                if largest:
+                    self.rounded[original.name], rounds = largest, True
+            if rounds and self.max_error is not None:
+                self._measure(tensor, original)
+            return way
+        if self.made_from or not original.decodable:
+            self.report.add(difference)
+            return way
+        self._measure(tensor, original)
+        return f"are {tensor.format} of other {original.format}"
+
+    def _measure(self, tensor: Tensor, original: Tensor) -> None:
+        self.report.errors.append(_method_error(tensor, original))
+
+    def _report(self, rule: str, error: MethodError, expected: str) -> None:
+        found = "no number" if error.relative_rms is None else f"{error.relative_rms:.3g}"
+        if error.incomparable:
+            found += f", beside {counted(error.incomparable, 'element')} not finite on one side, or differently on both"
+        problem = f"the relative RMS error of {error.format} is large; expected {expected}, found {found}"
+        self.report.add(Finding(rule, error.name, problem, expected=expected, found=found))
 
 
 def _different_words(tensor: Tensor, original: QuantizedWeight) -> Finding | None:

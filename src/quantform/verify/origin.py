@@ -21,22 +21,23 @@ __all__ = ["compared_with_record"]
 
 
 @contextmanager
-def compared_with_record(report: Report, source: Source[Any], origin: Source[Any]) -> Iterator[None]:
+def compared_with_record(report: Report, source: Source[Any], origin: Source[Any]) -> Iterator[bool]:
     """Compare what is no tensor with the file that an artifact was made from, if this is that file by its length.
+
+    Gives whether the artifact may have been made from it: only the record of another file says that it was not.
 
     Its SHA-256 is computed by a thread of its own while the block of the context, which compares tensors, runs.
     """
     if not isinstance(source, NinferSource):
-        yield
+        yield True
         return
     named = _named(source, origin)
     if named is None:
-        _remark_other(report, source, origin)
-        yield
+        yield not _remark_other(report, source, origin)
         return
     component, files = named
     with Digests(origin.files) as digests:
-        yield
+        yield True
         carried = _carried(origin, component)
         count = 0 if carried is None else compare_carried(report, source, carried, "carried")
         for path, recorded, digest in zip(origin.files, files, digests.result(), strict=True):
@@ -69,18 +70,19 @@ def _lengths(origin: Source[Any]) -> list[int]:
         return []
 
 
-def _remark_other(report: Report, source: NinferSource, origin: Source[Any]) -> None:
-    """Nothing is wrong with comparing to another file, say one that is more precise."""
+def _remark_other(report: Report, source: NinferSource, origin: Source[Any]) -> bool:
+    """A remark, if the artifact says that it was made from another file, which may be compared with all the same."""
     everything = (one for name in source.components for one in recorded_sources(source.directory.provenance, name))
     recorded = next(filter(None, map(recorded_files, everything)), None)
-    if recorded:
-        expected, found = (
-            f"{counted(len(lengths), 'file')} of {sum(lengths)} bytes"
-            for lengths in ([file.nbytes for file in recorded], _lengths(origin))
-        )
-        problem = "not what the artifact was made from, so that only tensors are compared"
-        problem += f"; expected {expected}, found {found}"
-        report.add(Finding("origin", str(origin.path), problem, expected=expected, found=found))
+    if recorded is None:
+        return False
+    expected, found = (
+        f"{counted(len(lengths), 'file')} of {sum(lengths)} bytes"
+        for lengths in ([file.nbytes for file in recorded], _lengths(origin))
+    )
+    problem = f"not what the artifact was made from, so that its errors are shown; expected {expected}, found {found}"
+    report.add(Finding("origin", str(origin.path), problem, expected=expected, found=found))
+    return True
 
 
 def _carried(origin: Source[Any], component: str) -> Carried | None:

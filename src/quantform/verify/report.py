@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodError(Errors):
-    """How far a tensor that a method quantized is from its source, the reference.
+    """How far a tensor that a method quantized or that was rounded is from its source, the reference.
 
     Attributes:
         name: The tensor.
@@ -81,7 +81,8 @@ class Report:
         broken: How often each rule is broken, remarks' rules too: all of it, not what was kept.
         checked: How many things of each kind were looked at.
         notes: Lines for people that say what was shown.
-        errors: Of each tensor that a method quantized, how far it is from its source; the worst first.
+        errors: Of each tensor that a method quantized, how far it is from its source; the worst first. With a largest
+            error, or beside a file that is not the source, of others that differ, too.
     """
 
     path: Path

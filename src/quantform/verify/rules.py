@@ -82,6 +82,7 @@ RULES: Registry[Rule] = Registry(
             "ninfer",
             "8",
         ),
+        Rule("error", "no relative RMS error against the source is larger than asked for (`--max-error`)", _EVERY, "7"),
         Rule(
             "nonfinite-scale",
             "scales and minimums of packed blocks that are infinite or NaN",
@@ -132,6 +133,7 @@ RULES: Registry[Rule] = Registry(
             "container",
             remark=True,
         ),
+        Rule("large-error", "every relative RMS error against the source is less than 1", _EVERY, "7", remark=True),
         Rule(
             "origin",
             "the file that it is compared with is as long as the one that it was made from",
