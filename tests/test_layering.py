@@ -28,6 +28,7 @@ BASICS = {
     "_report",
     "_strict_json",
     "_text",
+    "_toml",
     "_version",
 }
 ALLOWED: dict[str, set[str]] = {
@@ -46,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "_report": {"_sizes"},
     "_strict_json": {"errors"},
     "_text": set(),
+    "_toml": {"errors", "_files"},
     "_version": set(),
     "packed": BASICS,
     "formats": BASICS | {"packed"},

@@ -62,7 +62,9 @@ def test_an_error_that_is_allowed(run: Run, small: Path, tmp_path: Path) -> None
     assert ran.code == 1
     assert "not within 0.09: blk.0.attn_v.weight" in ran.out
     for wrong in ("nan", "-1", "inf"):
-        assert run("compare", small, EXAMPLE, "--max-error", wrong).code == 2
+        ran = run("compare", small, EXAMPLE, "--max-error", wrong)
+        assert (ran.code, ran.out) == (2, "")
+        assert "--max-error" in ran.err
     (tmp_path / "map.toml").write_text("none = 'none'")
     assert run("compare", small, EXAMPLE, "--map", tmp_path / "map.toml").code == 2
     assert run("compare", small, EXAMPLE, "--sort", "colour").code == 2
@@ -96,6 +98,39 @@ def test_names_cannot_drive_the_terminal(run: Run, tmp_path: Path) -> None:
     assert not {"\x1b", "\x07", "\u202e"} & set(ran.out)
 
 
+def test_long_names_lose_their_middle_in_the_table_only(run: Run, tmp_path: Path) -> None:
+    names = ["a" * 2500 + tail * 2500 for tail in "bc"] + ["\x1b" * 5000, "w" * 80]
+    for place, value in (("a", 1.0), ("b", 2.0)):
+        tensors = [gb.tensor(name, (1,), gb.F32, np.array([value], "<f4").tobytes()) for name in names]
+        (tmp_path / place).write_bytes(gb.build(tensors))
+    ran = run("compare", tmp_path / "a", tmp_path / "b")
+    table = [line for line in ran.out.splitlines() if "fp32" in line]
+    assert len(table) == 4
+    assert max(map(len, table)) < 200
+    assert [line.split()[0] for line in table[:2]] == ["a" * 38 + "..." + tail * 39 for tail in "bc"]
+    assert table[3].split()[0] == "w" * 80
+    document = json.loads(run("compare", tmp_path / "a", tmp_path / "b", "--json").out)
+    assert [one["name"] for one in document["tensors"]] == names
+
+
+@pytest.mark.parametrize(("left", "right"), [(1.0, np.nan), (np.nan, 1.0), (np.inf, -np.inf)])
+def test_what_is_not_finite_on_one_side_does_not_look_perfect(
+    run: Run, tmp_path: Path, left: float, right: float
+) -> None:
+    for place, value in (("a", left), ("b", right)):
+        data = np.array([[0.5, 3, value, 4]], "<f4").tobytes()
+        (tmp_path / place).write_bytes(
+            gb.build([gb.tensor("e", (1,), gb.F32, bytes(4)), gb.tensor("n", (1, 4), gb.F32, data)])
+        )
+    ran = run("compare", tmp_path / "a", tmp_path / "b", "--max-error", 1e9)
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    assert lines[5].split() == ["n", "1x4", "fp32", "fp32", "32", "32", "1", "not", "finite", "-", "-", "0,2", "-"]
+    assert lines[7].split() == ["total", "5", "32", "32", "1", "not", "finite", "-", "-", "-", "-"]
+    assert any(line.startswith("not finite: n: ") and "1 element not the same" in line for line in lines)
+    assert lines[-1] == "not within 1e+09: n"
+
+
 def test_a_report(run: Run, small: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     path = tmp_path / "r.html"
@@ -105,3 +140,9 @@ def test_a_report(run: Run, small: Path, tmp_path: Path) -> None:
     assert "token_embd.weight</code></h2>" in path.read_text("utf-8")
     assert run("compare", EXAMPLE, small, "--html", path).code == 2
     assert run("compare", EXAMPLE, small, "--html", path, "--force").code == 0
+    for name in ("r.pdf", "r", "r.ninfer", ".html"):
+        ran = run("compare", EXAMPLE, small, "--html", tmp_path / name, "--force")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"expected .html or .htm. Call it {name}.html" in ran.err
+        assert not (tmp_path / name).exists()
+    assert run("compare", EXAMPLE, small, "--html", tmp_path / "r.HTM").code == 0

@@ -86,7 +86,7 @@ def test_the_total_is_over_all_values() -> None:
 
 @pytest.mark.parametrize(
     ("order", "names"),
-    [("error", "nwzlq"), ("largest", "lwzqn"), ("size", "lzwnq"), ("name", "lnqwz"), ("file", "qwznl")],
+    [("error", "nwzlq"), ("largest", "nlwzq"), ("size", "lzwnq"), ("name", "lnqwz"), ("file", "qwznl")],
 )
 def test_orders(order: str, names: str) -> None:
     one = {
@@ -172,18 +172,20 @@ def test_a_map_of_names(tmp_path: Path) -> None:
     [
         (b"= 3", "no TOML"),
         (b"\xff", "no TOML"),
-        (b"a = 3", "does not map names"),
-        (b"a = ['b']", "does not map names"),
-        (b'a.b = "x"\n"a.b" = "x"', "does not map names"),
+        (b"a = 3", "is no name"),
+        (b"a = ['b']", "is no name"),
+        (b'a.b = "x"\n"a.b" = "x"', "is no name"),
         (b"a = " + b"[" * 100_000, "no TOML"),
+        (b"\n'a'" + b" . a" * 100_000 + b" = 'x'", "line 2: the map has a key of more than 32 parts"),
     ],
 )
 def test_maps_that_are_none(tmp_path: Path, text: bytes, problem: str) -> None:
     path = tmp_path / "map.toml"
     path.write_bytes(text)
-    with pytest.raises(ArgumentError, match=problem) as caught:
+    with pytest.raises(ArgumentError if problem == "is no name" else FileError, match=problem) as caught:
         qf.compare({"a": np.ones(1), "a.b": np.ones(1)}, {"x": np.ones(1)}, names=path)
     assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def test_maps_of_tensors_that_do_not_exist(tmp_path: Path) -> None:
@@ -355,6 +357,37 @@ def test_beyond_an_error() -> None:
     assert set(found.beyond(0.5)) == {"z", "n", "s", "m"}
     assert set(found.beyond(0.49)) == {"z", "n", "s", "m", "a"}
     assert not qf.compare(one, one).beyond(0)
+    for wrong in (math.nan, -1, math.inf):
+        with pytest.raises(ArgumentError, match="no relative error"):
+            found.beyond(wrong)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(1.0, np.nan), (np.nan, 1.0), (np.inf, -np.inf), (np.inf, 1.0), (1.0, -np.inf)]
+)
+def test_a_value_that_is_not_finite_on_one_side_is_the_worst(left: float, right: float) -> None:
+    one = {"n": np.array([1.0, left], np.float32), "e": np.ones(2, np.float32)}
+    two = {"n": np.array([1.0, right], np.float32), "e": np.full(2, 9, np.float32)}
+    found = qf.compare(one, two)
+    worst = found.tensors[0]
+    assert (worst.name, worst.same, worst.differing, worst.incomparable) == ("n", None, 1, 1)
+    assert (worst.row, worst.column) == (0, 1)
+    for one_of in (worst, found.total):
+        assert one_of.relative_rms is one_of.max_abs is one_of.cosine is None
+        counts = one_of.reference_nan + one_of.reference_infinite, one_of.other_nan + one_of.other_infinite
+        assert counts == (int(not np.isfinite(left)), int(not np.isfinite(right)))
+    assert found.beyond(100) == ["n"]
+    assert any(line.startswith("not finite: n: ") for line in found.notes())
+    document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert document["tensors"][0]["relative_rms"] is document["total"]["relative_rms"] is None
+    assert document["tensors"][0]["incomparable"] == document["total"]["incomparable"] == 1
+
+
+def test_empty_tensors_are_within_any_error() -> None:
+    one = {"same": np.ones((0, 3)), "missing": np.ones((2, 0)), "shape": np.ones((0, 4))}
+    found = qf.compare(one, {"same": np.ones((0, 3), np.float16), "shape": np.ones((4, 0))})
+    assert found.beyond(0) == ["shape"]
+    assert found.tensors[0].relative_rms == found.total.relative_rms == 0
 
 
 def test_progress_is_told_in_bytes_of_a() -> None:

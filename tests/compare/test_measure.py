@@ -73,16 +73,23 @@ def test_a_zero_of_the_other_sign_differs_by_nothing() -> None:
     assert (found.differing, found.relative_rms, found.max_abs, found.row) == (1, 0, 0, None)
 
 
-def test_what_is_not_finite_is_counted_and_left_out() -> None:
-    reference = [NAN, INF, -INF, NAN, 2, 1, INF, 4]
-    other = [NAN, INF, INF, 1, INF, 1, NAN, 1]
-    found = errors(reference, other)
-    # left: 1 and 1, 4 and 1: differences 3 of a reference of root 17
+def test_the_same_on_both_sides_is_left_out() -> None:
+    found = errors([NAN, INF, -INF, 1, 4], [NAN, INF, -INF, 1, 1])
+    # left: 1 and 1, 4 and 1: a difference of 3, a reference of root 17
     assert found.relative_rms == math.sqrt(9 / 17)
-    assert (found.max_abs, found.column) == (3, 7)
+    assert (found.max_abs, found.column, found.differing, found.incomparable) == (3, 4, 1, 0)
+    assert (found.reference_nan, found.reference_infinite, found.other_nan, found.other_infinite) == (1, 2, 1, 2)
+
+
+def test_what_is_not_finite_on_one_side_is_beyond_every_number() -> None:
+    reference = [NAN, INF, 1, -INF, NAN, 2, 1, INF, 4]
+    other = [NAN, INF, 9, INF, 1, INF, 1, NAN, 1]
+    found = errors(reference, other)
+    assert found.relative_rms is found.snr_db is found.max_abs is found.cosine is None
+    assert (found.row, found.column) == (0, 3)  # the first, and not the largest of the finite ones
     assert (found.reference_nan, found.reference_infinite, found.other_nan, found.other_infinite) == (2, 3, 2, 3)
     assert found.incomparable == 4
-    assert found.differing == 5
+    assert found.differing == 6
     assert found.badness > errors([1.0], [-1e9]).badness
 
 
@@ -94,8 +101,21 @@ def test_nan_of_another_payload_is_the_same() -> None:
 
 def test_a_difference_that_overflows_is_incomparable() -> None:
     found = errors([1.7e308, 3], [-1.7e308, 4])
-    assert (found.incomparable, found.differing, found.max_abs, found.column) == (1, 2, 1, 1)
-    assert found.relative_rms == 1 / 3
+    assert (found.incomparable, found.differing, found.max_abs, found.column) == (1, 2, None, 0)
+    assert found.relative_rms is None
+
+
+@pytest.mark.parametrize("at", [0, 4095, 4096, 70_000, 99_999])
+@pytest.mark.parametrize(("left", "right"), [(NAN, 1.0), (1.0, NAN), (INF, -INF), (1.0, INF), (NAN, INF)])
+def test_one_element_in_many_is_never_lost(at: int, left: float, right: float) -> None:
+    one, two = np.ones((2, 100_000)), np.ones((2, 100_000))
+    one[0, 7], two[0, 7] = 5, 9
+    one[1, at], two[1, at] = left, right
+    found = errors(one, two)
+    assert (found.differing, found.incomparable, found.row, found.column) == (2, 1, 1, at)
+    assert found.max_abs is found.relative_rms is None
+    together = measure(ArrayTensor("a", one), ArrayTensor("b", two)) + measure(*(ArrayTensor("c", np.ones(3)),) * 2)
+    assert together.errors(1).relative_rms is together.errors(1).max_abs is None
 
 
 @pytest.mark.parametrize("size", [1e-320, 1e-300, 1e-150, 1, 1e150, 1e300])

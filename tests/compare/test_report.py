@@ -199,11 +199,34 @@ def test_nothing_is_overwritten_unless_told(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
     qf.compare({}, {}, html=path, force=True)
     assert path.read_text().startswith("<!DOCTYPE html>")
-    copy = tmp_path / "a.gguf"
+    copy, names, link = tmp_path / "a.html", tmp_path / "map.html", tmp_path / "link.html"
     copy.write_bytes(EXAMPLE.read_bytes())
-    with pytest.raises(OutputExistsError):
-        qf.compare(copy, EXAMPLE, html=copy, force=True)
+    names.write_text("")
+    link.symlink_to("a.html")
+    for read in (copy, names, link):
+        for one, two in ((copy, EXAMPLE), (EXAMPLE, copy)):
+            with pytest.raises(OutputExistsError, match="is being read"):
+                qf.compare(one, two, html=read, names=names, force=True)
     assert copy.read_bytes() == EXAMPLE.read_bytes()
+    assert names.read_bytes() == b""
+
+
+def test_a_value_that_is_not_finite_on_one_side_is_seen(tmp_path: Path) -> None:
+    one, two = {"n": np.array([1.0, 2.0])}, {"n": np.array([1.0, np.nan])}
+    qf.compare(one, two, html=tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text("utf-8")
+    assert text.count(">1 not finite</td>") == 2  # its own row and the total
+    assert "0.000e+00" not in text
+    assert "<dd>1</dd><dt>elements not finite on a side</dt>" in text
+
+
+@pytest.mark.parametrize("character", [0x1B, 0x9B, 0xAD, 0x61C, 0x200B, 0x202E, 0x2066, 0xFEFF, 0xFFF9, 0xE0041])
+def test_characters_that_are_not_seen_are_escaped(tmp_path: Path, character: int) -> None:
+    name = f"a{chr(character)}b"
+    qf.compare({name: np.ones(1)}, {name: np.zeros(1)}, html=tmp_path / "r.html", tensor=name)
+    text = (tmp_path / "r.html").read_text("utf-8")
+    assert chr(character) not in text
+    assert f"a{chr(character).encode('unicode_escape').decode()}b" in text
 
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

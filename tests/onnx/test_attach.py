@@ -429,8 +429,8 @@ def test_without_a_map_names_must_agree(graph: Path, weights: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"up = ", "not TOML"),
-        (b"\xff", "not TOML"),
+        (b"up = ", "no TOML"),
+        (b"\xff", "no TOML"),
         (b"up = 5", "no name.*INITIALIZER"),
         (b'a.b = "x"', "quotation marks"),
         (b'up = { tensor = "x", turn = true }', "no name"),

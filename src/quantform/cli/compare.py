@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from quantform._sizes import human_bytes
+from quantform._text import shortened
 from quantform.cli._output import plain, print_json, print_table, progress_bar
-from quantform.compare import ORDERS, Compared, Comparison, Side, Total
+from quantform.compare import ORDERS, Compared, Comparison, Side, Total, check_max_error
 from quantform.compare import compare as run
 from quantform.errors import ArgumentError
 
 __all__ = ["register"]
 
+# Names of real models fit; the middle of longer ones is left out.
+_WIDEST_NAME = 80
 _HEADER = ("tensor", "shape", "A", "B", "bits A", "bits B", "relative RMS", "SNR dB", "largest", "at", "cosine")
 
 
@@ -61,8 +63,8 @@ def compare(
 
     Differences are the result and no fault: the exit code is 1 only for broken files and with --max-error.
     """
-    if max_error is not None and not 0 <= max_error < math.inf:
-        raise ArgumentError("--max-error is no error", expected="a number from 0 on", found=max_error)
+    if max_error is not None:
+        check_max_error(max_error)
     if tensor is not None and html is None:
         raise ArgumentError("--tensor chooses what the report shows", hint="Add --html X.html")
     with progress_bar("comparing") as progress:
@@ -85,7 +87,13 @@ def _print(found: Comparison) -> None:
         typer.echo(plain(f"{letter} {_side(side)}"))
     typer.echo()
     lines = [
-        (one.name, "x".join(map(str, one.shape)) or "scalar", one.format, one.other_format, *_measures(one))
+        (
+            shortened(plain(one.name), _WIDEST_NAME),
+            "x".join(map(str, one.shape)) or "scalar",
+            one.format,
+            one.other_format,
+            *_measures(one),
+        )
         for one in found.tensors
     ]
     total = found.total
@@ -104,14 +112,17 @@ def _side(side: Side) -> str:
 
 def _measures(one: Compared | Total) -> tuple[str, ...]:
     bits = f"{one.bits_per_weight:.4g}", f"{one.other_bits_per_weight:.4g}"
+    place = "-" if one.row is None else f"{one.row},{one.column}"
     same = one.same if isinstance(one, Compared) else None
     if same is not None:
         return (*bits, f"same {same}", "-", "-", "-", "-")
+    if one.incomparable:
+        return (*bits, f"{one.incomparable} not finite", "-", "-", place, "-")
     return (
         *bits,
         "-" if one.relative_rms is None else f"{one.relative_rms:.3e}",
         "-" if one.snr_db is None else f"{one.snr_db:.2f}",
-        f"{one.max_abs:.3e}",
-        "-" if one.row is None else f"{one.row},{one.column}",
+        "-" if one.max_abs is None else f"{one.max_abs:.3e}",
+        place,
         "-" if one.cosine is None else f"{one.cosine:.6f}",
     )

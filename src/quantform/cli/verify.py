@@ -101,7 +101,7 @@ def _print_errors(errors: list[MethodError]) -> None:
         if error.incomparable:
             elements = counted(error.incomparable, "element")
             typer.echo(
-                plain(f"{error.name}: {elements} not finite on one side, or differently on both, not in its error")
+                plain(f"{error.name}: {elements} not finite on one side, or differently on both, which no number tells")
             )
 
 

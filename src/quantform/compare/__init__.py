@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,12 +17,24 @@ from quantform._rows import matrix_shape
 from quantform._sizes import PIECE_BYTES, pieces
 from quantform.compare.measure import Errors, Sums, measure
 from quantform.compare.pairing import Names, Side, Tensors, alike, encoding, pairs, read_names, side
-from quantform.compare.result import ORDERS, Compared, Comparison, Shapes, Total, Uncompared
-from quantform.errors import QuantformError, UnknownNameError, UnsupportedError
+from quantform.compare.result import ORDERS, Compared, Comparison, Shapes, Total, Uncompared, check_max_error
+from quantform.errors import ArgumentError, QuantformError, UnknownNameError, UnsupportedError
 from quantform.sources import Tensor
 
-__all__ = ["ORDERS", "Compared", "Comparison", "Errors", "Shapes", "Side", "Total", "Uncompared", "compare"]
+__all__ = [
+    "ORDERS",
+    "Compared",
+    "Comparison",
+    "Errors",
+    "Shapes",
+    "Side",
+    "Total",
+    "Uncompared",
+    "check_max_error",
+    "compare",
+]
 
+_PAGES = (".html", ".htm")
 _WIDE_INTEGERS = {"int64", "uint64"}
 
 
@@ -53,13 +66,21 @@ def compare(
 
     Raises:
         FileError: A file cannot be opened; what is wrong inside becomes `Comparison.broken`.
-        ArgumentError: An argument is nothing that can be compared, or the map is wrong.
+        ArgumentError: An argument is nothing that can be compared, the map is wrong, or the report's name does not
+            end in `.html` or `.htm`.
         UnknownNameError: There is no such order, or no tensor that the map or `tensor` names.
         MissingExtraError: A report is wanted, and the plotting library is absent.
-        OutputExistsError: The report exists already.
+        OutputExistsError: The report exists already, or is a file that is being read.
     """
     if sort not in ORDERS:
         raise UnknownNameError(f"there is no order {sort!r}", hint=near_matches(sort, ORDERS))
+    if html is not None and Path(html).suffix.lower() not in _PAGES:
+        raise ArgumentError(
+            "the report's name has no suffix of a page",
+            where=os.fspath(html),
+            expected=" or ".join(_PAGES),
+            hint=f"Call it {Path(html).name or 'report'}.html",
+        )
     renamed = {} if names is None else read_names(names)
     with ExitStack() as stack:
         side_a, one, files = side(a, stack)
@@ -69,7 +90,7 @@ def compare(
 
             if tensor is not None and tensor not in one:
                 raise UnknownNameError(f"no tensor of A is called {tensor!r}", hint=near_matches(tensor, one))
-            output = NewFiles([html], force=force, sources=(*files, *more))
+            output = NewFiles([html], force=force, sources=(*files, *more, *_map_file(names)))
             report = Report()
         together, only_a, only_b = pairs(one, two, renamed)
         alone = ({name: one[name].size for name in only_a}, {name: two[name].size for name in only_b})
@@ -91,6 +112,10 @@ def compare(
             page = report.build(found, one, two, tensor)
             _write(output, page)
     return found
+
+
+def _map_file(names: Names | None) -> tuple[Path, ...]:
+    return () if names is None or isinstance(names, Mapping) else (Path(names),)
 
 
 def _write(files: NewFiles, page: bytes) -> None:

@@ -40,20 +40,23 @@ _BINARY64 = np.dtype(np.float64)
 class Errors:
     """How far values are from those of a reference, in binary64.
 
-    An element counts in no sum and for no largest difference if the difference is not finite: one side, or both, is an
-    infinity or not a number, or the difference overflows. The counts tell how many there are.
+    The same infinity, or NaN, on both sides is no difference, and enters no sum. Any other element whose difference is
+    not finite is incomparable: an infinity or NaN on one side, infinities of both signs, or a difference that
+    overflows. One such element is an error beyond every number: then nothing here but the counts is a number.
 
     Attributes:
         relative_rms: Root of the sum of squared differences over that of the squared reference. 0 where nothing
-            differs; None where the reference alone is 0, or where the quotient is not finite.
+            differs; None where an element is incomparable, where the reference alone is 0, or where the quotient is
+            not finite.
         snr_db: `-20 log10(relative_rms)`; None where that is not finite.
-        max_abs: The largest absolute difference.
-        row: Where that is first, a row of the flattened leading axes; None where nothing differs.
+        max_abs: The largest absolute difference; None where an element is incomparable.
+        row: Where that is first, or the first element that is incomparable: a row of the flattened leading axes. None
+            where nothing differs.
         column: Its column.
-        cosine: The cosine of the angle between both, as vectors; None where one is 0.
+        cosine: The cosine of the angle between both, as vectors; None where an element is incomparable or a side is 0.
         differing: Elements that are not the same binary64 number: a zero of the other sign counts, NaN of another
             payload does not.
-        incomparable: Elements left out although they are not the same infinity, or not a number, on both sides.
+        incomparable: Elements whose difference is not finite, and that are not the same on both sides.
         reference_nan: Elements of the reference that are not a number.
         reference_infinite: Those that are infinite.
         other_nan: Elements of the other side that are not a number.
@@ -62,7 +65,7 @@ class Errors:
 
     relative_rms: float | None
     snr_db: float | None
-    max_abs: float
+    max_abs: float | None
     row: int | None
     column: int | None
     cosine: float | None
@@ -92,7 +95,7 @@ class Sums:
         reference: Sum of squares of the reference.
         other: Sum of squares of the other side.
         product: Sum of the products of both sides.
-        largest: The largest absolute difference.
+        largest: The largest absolute difference; infinity where an element is incomparable.
         place: The first element that has it, in C order; None where nothing differs, or where tensors were added.
         differing: See `Errors`, as the rest.
     """
@@ -127,15 +130,15 @@ class Sums:
 
     def errors(self, columns: int) -> Errors:
         """The measures; `columns` are those of a row, by which the place is told."""
-        relative = _root_of_quotient(self.difference, self.reference)
+        relative = None if self.incomparable else _root_of_quotient(self.difference, self.reference)
         row, column = (None, None) if self.place is None else divmod(self.place, columns)
         return Errors(
             relative_rms=relative,
             snr_db=-20 * math.log10(relative) if relative else None,
-            max_abs=self.largest,
+            max_abs=None if self.incomparable else self.largest,
             row=row,
             column=column,
-            cosine=_cosine(self.product, self.reference, self.other),
+            cosine=None if self.incomparable else _cosine(self.product, self.reference, self.other),
             differing=self.differing,
             incomparable=self.incomparable,
             reference_nan=self.reference_nan,
@@ -290,8 +293,10 @@ class Measure:
         for side, values in enumerate((one, two)):
             self._nan[side] += int(np.count_nonzero(np.isnan(values)))
             self._infinite[side] += int(np.count_nonzero(np.isinf(values)))
-        same = (one == two) | (np.isnan(one) & np.isnan(two))
-        incomparable = int(np.count_nonzero(out & ~same))
+        wrong = out & ~((one == two) | (np.isnan(one) & np.isnan(two)))
+        incomparable = int(np.count_nonzero(wrong))
+        if incomparable and not self._incomparable:
+            self._largest, self._place = math.inf, self._seen + int(wrong.argmax())
         self._incomparable += incomparable
         self._differing += incomparable
         return np.where(out, 0.0, one), np.where(out, 0.0, two)

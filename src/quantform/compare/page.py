@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from quantform._sizes import counted, human_bytes
 from quantform._text import visible
 from quantform._version import __version__
+from quantform.compare.measure import Errors
 from quantform.compare.page_style import SCRIPT, STYLE
 from quantform.compare.pairing import Side
 from quantform.compare.parts import Parts, parts
@@ -142,6 +143,7 @@ def _head(found: Comparison) -> Iterator[str]:
         (f"{total.tensors:,}", "tensors compared"),
         (f"{same:,}", "exactly the same"),
         (f"{missing:,}", "of A not compared"),
+        *([(f"{total.incomparable:,}", "elements not finite on a side")] if total.incomparable else []),
     ):
         yield f"<div><dd>{value}</dd><dt>{label}</dt></div>"
     yield "</dl>"
@@ -210,9 +212,9 @@ def _table(found: Comparison) -> Iterator[str]:
         _cell(f"{total.weights:,}"),
         *(_cell("") for _ in range(2)),
         *(_right(f"{bits:.4g}") for bits in (total.bits_per_weight, total.other_bits_per_weight)),
-        _right(_number(total.relative_rms, ".3e")),
+        _right(_not_finite(total) if total.incomparable else _number(total.relative_rms, ".3e")),
         _right(_number(total.snr_db, ".2f")),
-        _right(f"{total.max_abs:.3e}"),
+        _right(_number(total.max_abs, ".3e")),
         _cell(""),
         _right(_number(total.cosine, ".6f")),
     ]
@@ -227,11 +229,14 @@ def _numbers(one: Compared, width: float) -> Iterator[str]:
     key = 1e308 if hidden or math.isinf(error) else error
     if one.same is not None:
         yield f'<td class="n same" data-v="-1">same {one.same}</td>'
+    elif one.incomparable:
+        yield f'<td class="n wrong" data-v="{key!r}">{_not_finite(one)}</td>'
     else:
         meter = f'<i class="bar" style="width:{width:.0f}%"></i>'
         yield f'<td class="n" data-v="{key!r}">{_number(one.relative_rms, ".3e")}{meter}</td>'
-    yield _right(_number(one.snr_db, ".2f"), math.inf if one.snr_db is None else one.snr_db)
-    yield _right(f"{one.max_abs:.3e}", one.max_abs)
+    best = -math.inf if one.incomparable else math.inf
+    yield _right(_number(one.snr_db, ".2f"), best if one.snr_db is None else one.snr_db)
+    yield _right(_number(one.max_abs, ".3e"), math.inf if one.max_abs is None else one.max_abs)
     yield _right(_NOTHING if one.row is None else f"{one.row}, {one.column}", -1 if one.row is None else one.row)
     yield _right(_number(one.cosine, ".6f"), -2 if one.cosine is None else one.cosine)
 
@@ -260,7 +265,7 @@ def _notes(found: Comparison) -> Iterator[str]:
 def _foot() -> Iterator[str]:
     yield "<footer><p>Values are decoded exactly and compared in binary64. The relative RMS error is the root of the"
     yield f"sum of squared differences over that of A's squares, the SNR is {_MINUS}20 log10 of it. Elements whose"
-    yield "difference is not finite are counted and in no sum."
+    yield "difference is not finite are counted; where they differ between the sides, there is no error in numbers."
     yield f"Made by quantform {_text(__version__)}.</p></footer>"
 
 
@@ -270,6 +275,10 @@ def _name(side: Side) -> str:
 
 def _number(number: float | None, form: str) -> str:
     return _NOTHING if number is None else format(number, form)
+
+
+def _not_finite(one: Errors) -> str:
+    return f"{one.incomparable:,} not finite"
 
 
 def _cell(text: str, key: float | None = None) -> str:

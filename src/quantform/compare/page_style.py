@@ -46,6 +46,7 @@ tbody th,tfoot th{font-weight:500;overflow-wrap:anywhere;min-width:15rem}
 td{white-space:nowrap;font-variant-numeric:tabular-nums}
 .n{text-align:right}
 .same{color:var(--s2)}
+.wrong{font-weight:600}
 tfoot th,tfoot td{font-weight:600;background:var(--panel);border-top:2px solid var(--soft)}
 thead th{background:var(--panel);padding:0}
 thead button{all:unset;display:block;box-sizing:border-box;width:100%;padding:.5rem .6rem;cursor:pointer;
@@ -73,7 +74,7 @@ for (const button of document.querySelectorAll("thead button")) button.addEventL
   for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
   const key = row => { const cell = row.cells[column], value = cell.dataset.v;
-    return value === undefined ? cell.textContent : value === "inf" ? Infinity : Number(value); };
+    return value === undefined ? cell.textContent : Number(value.replace("inf", "Infinity")); };
   const rows = [...body.rows].map(row => [key(row), row]);
   rows.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (up ? 1 : -1));
   body.append(...rows.map(([, row]) => row));

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from quantform._files import MappedFile
 from quantform._registry import near_matches
 from quantform._rows import matrix_shape
 from quantform._sizes import counted
+from quantform._text import shortened
+from quantform._toml import read_map
 from quantform.errors import ArgumentError, UnknownNameError
 from quantform.formats import FORMATS, GgufFormat
 from quantform.sources import ArraySource, NinferSource, NinferTensor, Source, Tensor, open_source
@@ -29,7 +29,6 @@ Names = Mapping[str, str] | str | os.PathLike[str]
 """What tensors of the one side are called on the other, or the TOML file that says so."""
 
 _ALONE = "tensor"
-_LONGEST_MAP = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +96,27 @@ def read_names(names: Names) -> Mapping[str, str]:
     Keys without quotes mean the name with its dots: `blk.0.attn_q.weight = "..."`.
 
     Raises:
-        FileError: The file cannot be read.
-        ArgumentError: It is no TOML, or says something else than names.
+        FileError: The file cannot be read, or is no TOML.
+        ArgumentError: It says something else than names.
     """
     if isinstance(names, Mapping):
         return names
-    path = Path(names)
-    with MappedFile(path) as file:
-        if file.size > _LONGEST_MAP:
-            raise ArgumentError("the map is too long", where=str(path), expected=f"at most {_LONGEST_MAP} bytes")
-        raw = file.read(0, file.size)
-    try:
-        document = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ArgumentError("the map is no TOML", where=str(path), found=str(error)) from None
     found: dict[str, str] = {}
-    tables: list[tuple[str, Any]] = [("", document)]
+    tables: list[tuple[str, Any]] = [("", read_map(Path(names)))]
     while tables:
         prefix, table = tables.pop()
         for key, value in table.items():
             name = prefix + key
             if isinstance(value, dict):
                 tables.append((f"{name}.", value))
-                continue
-            if not isinstance(value, str) or name in found:
-                expected = "each name once, and a name in quotes for it"
-                raise ArgumentError("the map does not map names", where=f"{path}, {name!r}", expected=expected)
-            found[name] = value
+            elif isinstance(value, str) and name not in found:
+                found[name] = value
+            else:
+                raise ArgumentError(
+                    "an entry of the map is no name",
+                    where=f"{os.fspath(names)}, {shortened(name, 80)!r}",
+                    expected='"NAME IN A" = "NAME IN B", each name in A once',
+                )
     return found
 
 

@@ -10,8 +10,21 @@ from typing import Any, Literal
 from quantform._sizes import counted
 from quantform.compare.measure import Errors
 from quantform.compare.pairing import Side
+from quantform.errors import ArgumentError
 
-__all__ = ["ORDERS", "Compared", "Comparison", "Shapes", "Uncompared"]
+__all__ = ["ORDERS", "Compared", "Comparison", "Shapes", "Uncompared", "check_max_error"]
+
+
+def check_max_error(max_error: float) -> None:
+    """Check a relative error that is to be the largest.
+
+    Raises:
+        ArgumentError: It is negative, infinite or not a number.
+    """
+    if not 0 <= max_error < math.inf:
+        raise ArgumentError(
+            "max_error (--max-error) is no relative error", expected="a finite number from 0 on", found=f"{max_error:g}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +136,7 @@ def _falling(number: Callable[[Compared], Any]) -> Callable[[list[Compared]], li
 
 ORDERS: dict[str, Callable[[list[Compared]], list[Compared]]] = {
     "error": _falling(lambda one: one.badness),
-    "largest": _falling(lambda one: one.max_abs),
+    "largest": _falling(lambda one: math.inf if one.max_abs is None else one.max_abs),
     "size": _falling(lambda one: one.size),
     "name": lambda tensors: sorted(tensors, key=lambda one: one.name),
     "file": list,
@@ -166,8 +179,12 @@ class Comparison:
         """The tensors of A that are not within a relative RMS error.
 
         That is: it is larger or has no number, values are incomparable, or the tensor could not be compared. One
-        without elements may be missing in B.
+        without elements is within any error, and may be missing in B.
+
+        Raises:
+            ArgumentError: The error is none: negative, infinite or not a number.
         """
+        check_max_error(max_error)
         return [
             *(one.name for one in self.tensors if one.badness > (False, max_error)),
             *(one.name for one in self.shapes),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,12 @@ import msgspec
 import onnx
 from onnx import TensorProto
 
-from quantform._files import MappedFile
 from quantform._progress import Progress, silent
 from quantform._registry import near_matches
 from quantform._report import Report
 from quantform._sizes import human_bytes
-from quantform.errors import ArgumentError, FileError, UnknownNameError, UnsupportedError
+from quantform._toml import read_map
+from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError
 from quantform.onnx.graphs import check_opset, names_of, opset_of, raise_opset
 from quantform.onnx.lowering import lower
 from quantform.onnx.parts import IR_VERSION, OPSET, Parts
@@ -34,7 +33,6 @@ from quantform.sources.onnx_model import OnnxSource
 __all__ = ["Weight", "attach"]
 
 _OUTPUT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-_LONGEST_MAP = 16 << 20
 
 
 class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +131,7 @@ def _pairs(
             )
     else:
         where = "names" if isinstance(names, Mapping) else os.fspath(names)
-        wanted = _entries(names, where) if isinstance(names, Mapping) else _read_map(Path(names))
+        wanted = _entries(names if isinstance(names, Mapping) else read_map(Path(names)), where)
         if not wanted:
             raise ArgumentError("the map names nothing", where=where, expected="initializers and their tensors")
     for name, weight in wanted.items():
@@ -152,18 +150,6 @@ def _pairs(
         for name, proto in initializers.items()
         if name in wanted
     ]
-
-
-def _read_map(path: Path) -> dict[str, Weight]:
-    with MappedFile(path) as file:
-        if file.size > _LONGEST_MAP:
-            raise FileError("the map is too long", where=str(path), expected=f"at most {_LONGEST_MAP} bytes")
-        raw = file.read(0, file.size)
-    try:
-        document = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FileError("the map is not TOML", where=str(path), found=str(error)) from None
-    return _entries(document, str(path))
 
 
 def _entries(document: Mapping[str, Any], where: str) -> dict[str, Weight]:

@@ -17,7 +17,7 @@ from quantform._registry import near_matches
 from quantform.errors import QuantformError, RecipeError
 from quantform.recipes.model import Model
 from quantform.recipes.recipe import Recipe
-from quantform.recipes.toml_form import parse_toml
+from quantform.recipes.toml_form import parse_recipe
 from quantform.sources import Source
 
 __all__ = ["Configure", "LoadedRecipe", "as_recipe_error", "load_recipe"]
@@ -70,7 +70,7 @@ def load_recipe(recipe: Configure | str | PathLike[str]) -> LoadedRecipe:
     if path.suffix == ".toml":
         if function is not None:
             raise RecipeError("a TOML recipe has no functions", where=str(path), found=repr(function))
-        return LoadedRecipe(path.name, digest, parse_toml(raw, path))
+        return LoadedRecipe(path.name, digest, parse_recipe(raw, path))
     if path.suffix != ".py":
         raise RecipeError("the recipe's suffix names no form", where=str(path), expected=".py or .toml")
     name = function or FUNCTION

@@ -6,7 +6,6 @@ Steps of one kind are done in the order in which they stand, and the kinds in th
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from quantform._toml import parse_toml
 from quantform.errors import QuantformError, RecipeError
 from quantform.recipes.model import Model
 from quantform.recipes.recipe import Recipe
 from quantform.sources import Source
 
-__all__ = ["parse_toml"]
+__all__ = ["parse_recipe"]
 
 Sources = Mapping[str, Source[Any]]
 Names = str | list[str]
@@ -124,7 +124,7 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     separate: tuple[SeparateStep, ...] = ()
 
 
-def parse_toml(raw: bytes, path: Path) -> Callable[[Model, Recipe, Sources], None]:
+def parse_recipe(raw: bytes, path: Path) -> Callable[[Model, Recipe, Sources], None]:
     """The recipe in a TOML file.
 
     Args:
@@ -135,9 +135,8 @@ def parse_toml(raw: bytes, path: Path) -> Callable[[Model, Recipe, Sources], Non
         RecipeError: It is no TOML, or not of this form; names the line or the path.
     """
     try:
-        document = msgspec.convert(tomllib.loads(raw.decode("utf-8")), Document, strict=True)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise RecipeError("the recipe is no TOML", where=str(path), found=str(error)) from None
+        text = parse_toml(raw, str(path), "the recipe", RecipeError)
+        document = msgspec.convert(text, Document, strict=True)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `")
         place = place.removesuffix("`") or "$"
