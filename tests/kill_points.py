@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import gguf_builder as gb
 import quantform as qf
 from faulty_os import faulty, kill
 from quantform import _publish
@@ -32,7 +35,7 @@ class Scenario:
     """A command that writes; its name is part of its directory's.
 
     Attributes:
-        command: Its arguments, with `{}` for the directory.
+        command: Its arguments, with `{}` for the directory and `{top}` for the one with what is only read.
         output: The file that is published last.
         before: A command that has written the same output before; None is none.
         named: Whether files need hidden names, as on file systems without unnamed ones.
@@ -48,6 +51,8 @@ class Scenario:
 
 SPLIT = ("--max-file-bytes", "24576")
 CONVERT = ("convert", str(EXAMPLE), "{}/m.ninfer")
+IMATRIX = ("imatrix", "{top}/a.gguf", "-o", "{}/i.safetensors")
+COMPARE = ("compare", "{top}/a.gguf", "{top}/b.gguf", "--html", "{}/r.html")
 SCENARIOS = {
     "new": Scenario(CONVERT, "m.ninfer", leaves_nothing=True),
     "new, hidden names": Scenario(CONVERT, "m.ninfer", named=True),
@@ -62,6 +67,16 @@ SCENARIOS = {
         "x.npy",
         before=("decode", str(EXAMPLE), "{tensor}", "-o", "{}/x.npy", "--rows", "0:1"),
     ),
+    "imatrix": Scenario(IMATRIX, "i.safetensors", leaves_nothing=True),
+    "imatrix, hidden names": Scenario(IMATRIX, "i.safetensors", named=True),
+    "imatrix, replaced": Scenario(
+        (*IMATRIX, "--force"), "i.safetensors", before=("imatrix", "{top}/b.gguf", "-o", "{}/i.safetensors")
+    ),
+    "report": Scenario(COMPARE, "r.html", leaves_nothing=True),
+    "report, hidden names": Scenario(COMPARE, "r.html", named=True),
+    "report, replaced": Scenario(
+        (*COMPARE, "--force"), "r.html", before=("compare", "{top}/a.gguf", "{top}/a.gguf", "--html", "{}/r.html")
+    ),
 }
 
 
@@ -69,7 +84,8 @@ def command(words: tuple[str, ...], directory: Path) -> list[str]:
     """The arguments of `quantform`."""
     with qf.open(EXAMPLE) as source:
         tensor = max(source.values(), key=lambda one: one.nbytes).name
-    return [word.replace("{tensor}", tensor).replace("{}", str(directory)) for word in words]
+    top = directory.parents[1]
+    return [word.replace("{tensor}", tensor).replace("{top}", str(top)).replace("{}", str(directory)) for word in words]
 
 
 def run(words: list[str]) -> int:
@@ -110,9 +126,11 @@ def same_file(source: str, target: str) -> None:
 
 
 def sound(path: Path) -> bool:
-    """Whether the output is whole: an artifact verifies, another file is one that opens."""
+    """Whether the output is whole: an artifact verifies, a page has its end, another file is one that opens."""
     if path.suffix == ".npy":
         return path.stat().st_size > 0
+    if path.suffix == ".html":
+        return path.read_bytes().endswith(b"</html>\n")
     try:
         return qf.verify(path, deep=path.suffix == ".ninfer").ok
     except QuantformError:
@@ -215,8 +233,13 @@ def everything(top: Path) -> dict[str, list[str]]:
     """All scenarios."""
     os.fsync = lambda fd: None  # noqa: ARG005 - a step as any other, and the slowest: no power fails here
     os.environ["QUANTFORM_THREADS"] = "1"  # a fork has none of its parent's threads
-    assert run(command(("convert", str(EXAMPLE), "{}/a.ninfer"), top)) == 0  # in this process, so that forks are warm
+    assert run(["convert", str(EXAMPLE), str(top / "a.ninfer")]) == 0  # in this process, so that forks are warm
     assert qf.verify(top / "a.ninfer", deep=True).ok
+    for name, value in (("a", 1.0), ("b", 1.5)):
+        data = np.full(300, value, "<f4").tobytes()
+        sums = gb.tensor("w.in_sum2", (1, 300), gb.F32, data)
+        (top / f"{name}.gguf").write_bytes(gb.build([sums, gb.tensor("w.counts", (1, 1), gb.F32, data[:4])]))
+    assert run(["compare", *map(str, (top / "a.gguf", top / "b.gguf", "--html", top / "r.html"))]) == 0
     found: dict[str, list[str]] = {}
     plain = _publish._has_unnamed
     for name, scenario in SCENARIOS.items():
