@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ from quantform.verify.reading import ValueCounter
 from words_maker import PAIR_IDS, PAIRS
 
 TERABYTE = 1 << 40
-MOST = 96 << 20
+MOST = 512 << 20
 """What may be read of a file."""
 
 
@@ -318,6 +319,84 @@ def test_plain_tensors_of_holes(tmp_path: Path, dtype: str) -> None:
     nbytes = (1 << 40) * TYPE_BITS[dtype] // 8
     report = verified(model(tmp_path / "m.safetensors", [("w", dtype, shape, nbytes)]), nbytes)
     assert report.ok, report.findings
+
+
+def weight(**parts: tuple[str, list[int], int]) -> list[tuple[str, str, list[int], int]]:
+    """The tensors of a module `p`."""
+    return [(f"p.{name}", *part) for name, part in parts.items()]
+
+
+ROWS, COLUMNS = 1 << 20, 1 << 20
+CODES = ROWS * COLUMNS
+ONE = np.float32(1).tobytes()
+BLOCK_CONFIG = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+WEIGHTS: dict[str, tuple[list[tuple[str, str, list[int], int]], Any, list[tuple[int, bytes]]]] = {
+    "one scale": (
+        weight(weight=("F8_E4M3", [ROWS, COLUMNS], CODES), weight_scale=("F32", [1], 4)),
+        None,
+        [(CODES, ONE)],
+    ),
+    "a scale a row": (
+        weight(weight=("F8_E4M3", [ROWS, COLUMNS], CODES), weight_scale=("F32", [ROWS, 1], ROWS * 4)),
+        None,
+        [(CODES, ONE * ROWS)],
+    ),
+    "a scale an expert": (
+        weight(weight=("F8_E4M3", [1 << 10, ROWS >> 10, COLUMNS], CODES), weight_scale=("F32", [1 << 10], 4 << 10)),
+        None,
+        [(CODES, ONE * (1 << 10))],
+    ),
+    "blocks": (
+        weight(
+            weight=("F8_E4M3", [ROWS, COLUMNS], CODES),
+            weight_scale_inv=("F32", [ROWS // 128, COLUMNS // 128], CODES >> 12),
+        ),
+        BLOCK_CONFIG,
+        [],
+    ),
+    "MXFP4": (
+        weight(weight_packed=("U8", [ROWS, COLUMNS], CODES), weight_scale=("U8", [ROWS, COLUMNS // 16], CODES // 16)),
+        None,
+        [],
+    ),
+    "NVFP4": (
+        weight(
+            weight_packed=("U8", [ROWS, COLUMNS], CODES),
+            weight_scale=("F8_E4M3", [ROWS, COLUMNS // 8], CODES // 8),
+            weight_global_scale=("F32", [1], 4),
+        ),
+        None,
+        [(CODES * 9 // 8, ONE)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_quantized_weights_of_holes(tmp_path: Path, name: str) -> None:
+    tensors, config, stored = WEIGHTS[name]
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    model(tmp_path / "model.safetensors", tensors, *stored)
+    report = verified(tmp_path, CODES)
+    assert report.ok, report.findings
+    assert report.checked["bytes"] == sum(nbytes for *_, nbytes in tensors)
+    if tensors[0][1] == "F8_E4M3":
+        model(tmp_path / "model.safetensors", tensors, *stored, (CODES // 2 + 64 * COLUMNS + 9999, b"\x7f"))
+        (finding,) = verified(tmp_path, CODES).findings
+        assert finding.rule == "code"
+
+
+def test_divisors_of_holes_are_wrong_and_counted(tmp_path: Path) -> None:
+    """A bank of matrices without rows has a divisor for each."""
+    experts = 1 << 36
+    tensors = weight(
+        weight_packed=("U8", [experts, 0, 8], 0),
+        weight_scale=("F8_E4M3", [experts, 0, 1], 0),
+        weight_global_scale=("F32", [experts], 4 * experts),
+    )
+    model(tmp_path / "model.safetensors", tensors)
+    report = verified(tmp_path, 4 * experts)
+    assert report.broken == {"divisor": experts}
 
 
 # --- ONNX -------------------------------------------------------------------------------------------------------------

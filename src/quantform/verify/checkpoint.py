@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from quantform._progress import Progress
-from quantform._scalars import SCALARS
 from quantform._sizes import counted
 from quantform.errors import QuantformError, UnsupportedError
-from quantform.formats.checks import hex_word
 from quantform.layouts.faults import read_through
-from quantform.sources import Checkpoint, GGUFTensor, SafetensorsTensor, Source, Tensor
+from quantform.sources import Checkpoint, Source, Tensor
 from quantform.sources._scalar_tensor import ScalarTensor
-from quantform.sources.conventions import BrokenWeight, PartRule, UnsupportedWeight
+from quantform.sources.conventions import BrokenWeight, QuantizedWeight, ScaledWeight, UnsupportedWeight
+from quantform.verify.parts import PartReport, place_in
 from quantform.verify.reading import Meter, ValueCounter, unit_of, watched
-from quantform.verify.report import Finding, Place, Report, of_error
+from quantform.verify.report import Finding, Report, of_error
+from quantform.verify.scaled import read_scaled
 from quantform.verify.zeros import ZeroPages
 
 __all__ = ["check_tensor", "read_tensor", "read_tensors"]
@@ -45,17 +41,25 @@ def check_tensor(report: Report, tensor: Tensor) -> None:
 def read_tensors(report: Report, source: Source[Any], known: set[str], progress: Progress) -> Meter:
     """Every byte of every tensor, those of quantized weights by the rules of their parts."""
     plain: Source[Any] = source.source if isinstance(source, Checkpoint) else source
-    rules = dict(_rules(source, known)) if isinstance(source, Checkpoint) else {}
+    parts = _parts(source) if isinstance(source, Checkpoint) else {}
     meter = Meter(progress, sum(tensor.nbytes for tensor in plain.values()), (len(plain), "tensor"))
+    read: set[str] = set()
     for name, tensor in plain.items():
         meter.begin(name)
         if name in known:
             continue
         try:
-            if name in rules:
-                _read_part(report, tensor, *rules[name], meter)
-            else:
+            if name not in parts:
                 read_tensor(report, tensor, meter)
+                continue
+            weight, part = parts[name]
+            if not isinstance(weight, ScaledWeight) or part not in {"codes", "scales"}:
+                one = PartReport(report, weight, part)
+                one.read(meter)
+                one.conclude()
+            elif weight.name not in read:
+                read.add(weight.name)
+                read_scaled(report, weight, meter)
         except QuantformError as error:
             report.add(of_error("structure", name, error))
     if isinstance(source, Checkpoint):
@@ -74,59 +78,12 @@ def read_tensor(report: Report, tensor: Tensor, meter: Meter) -> None:
         pass
     if counter is not None:
         counter.report_to(report, tensor.name)
-    zeros.report_to(report, tensor.name, _place_in(tensor))
+    zeros.report_to(report, tensor.name, place_in(tensor))
 
 
-def _place_in(tensor: Tensor) -> Place | None:
-    """Where the bytes of a tensor are in its file; None where only the tensor itself knows."""
-    if isinstance(tensor, SafetensorsTensor):
-        path, begin = tensor.path, tensor.offset
-    elif isinstance(tensor, GGUFTensor):
-        path, begin = tensor.file.path, tensor.offset
-    else:
-        return None
-    return lambda offset: (path, begin + offset)
-
-
-def _rules(source: Checkpoint, known: set[str]) -> Iterator[tuple[str, tuple[str, PartRule | None]]]:
-    """The weight and the rule of each tensor of a quantized weight that is not broken as a whole."""
-    for name, weight in source.weights.items():
-        rules = {} if name in known else weight.part_rules()
-        for part, tensor in weight.parts.items():
-            yield tensor.name, (name, rules.get(part))
-
-
-def _read_part(report: Report, tensor: Tensor, weight: str, rule: PartRule | None, meter: Meter) -> None:
-    """A tensor of a quantized weight; where there is no rule, every word is legal, and none is a value by itself."""
-    zeros = ZeroPages()
-    read = watched(tensor.read_into, meter, (), tensor.stored_spans, zeros)
-    scalar = SCALARS.get(tensor.format)
-    if rule is None or scalar is None:
-        for _ in read_through(read, 0, tensor.nbytes):
-            pass
-        zeros.report_to(report, tensor.name, _place_in(tensor))
-        return
-    last = tensor.shape[-1] if tensor.shape else 1
-    path, begin = (tensor.path, tensor.offset) if isinstance(tensor, SafetensorsTensor) else (Path(), 0)
-    for offset, data in read_through(read, 0, tensor.nbytes, scalar.nbytes):
-        words = data.view(scalar.stored_dtype)
-        wrong = rule.breaks(words)
-        if not wrong.any():
-            continue
-        places = np.flatnonzero(wrong)
-        for at in places[: report.max_findings].tolist():
-            byte = offset + at * scalar.nbytes
-            row, column = divmod(byte // scalar.nbytes, last)
-            found = hex_word(int(words[at]), scalar)
-            problem = (
-                f"{rule.problem}, in {tensor.name}, row {row}, column {column}, byte {begin + byte} of {path.name}; "
-                f"expected {rule.expected}, found {found}"
-            )
-            group = column if rule.rule == "scale" else None
-            place = (row, group, None if rule.rule == "scale" else column)
-            report.add(Finding(rule.rule, weight, problem, str(path), begin + byte, *place, rule.expected, found))
-        report.broken[rule.rule] += max(0, places.size - report.max_findings)
-    zeros.report_to(report, tensor.name, _place_in(tensor))
+def _parts(source: Checkpoint) -> dict[str, tuple[QuantizedWeight, str]]:
+    """The weight and the role of each tensor of a quantized weight."""
+    return {tensor.name: (weight, part) for weight in source.weights.values() for part, tensor in weight.parts.items()}
 
 
 def _remark_dropped(report: Report, source: Checkpoint) -> None:

@@ -6,7 +6,7 @@ from quantform.sources.conventions.assemble import is_code
 from quantform.sources.conventions.checkpoint import Checkpoint, Dropped
 from quantform.sources.conventions.config import QuantizationConfig, Scheme
 from quantform.sources.conventions.nvfp4 import Nvfp4Weight
-from quantform.sources.conventions.part_rules import PartRule
+from quantform.sources.conventions.part_rules import PairRule, PartRule
 from quantform.sources.conventions.scaled import RowScaledWeight, ScaledWeight
 from quantform.sources.conventions.weight import BrokenWeight, QuantizedWeight, UnsupportedWeight
 
@@ -15,6 +15,7 @@ __all__ = [
     "Checkpoint",
     "Dropped",
     "Nvfp4Weight",
+    "PairRule",
     "PartRule",
     "QuantizationConfig",
     "QuantizedWeight",

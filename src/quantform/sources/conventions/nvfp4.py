@@ -70,10 +70,10 @@ class Nvfp4Weight(QuantizedWeight):
                 one = not bank or parts[part].size == 1
                 require(self, part, ("fp32",), () if one else (experts, (*experts, 1), (*experts, 1, 1)))
 
-    def part_rules(self) -> dict[str, PartRule]:
+    def part_rules(self) -> dict[str, tuple[PartRule, ...]]:
         """Scales that are finite and have no sign, and positive divisors; a multiplier's reciprocal is the divisor."""
         divisor = PartRule(POSITIVE.rule, POSITIVE.problem, POSITIVE.expected, self._illegal)
-        return {"scales": E4M3FN_SCALE, "global": divisor, "input": divisor}
+        return {"scales": (E4M3FN_SCALE,), "global": (divisor,), "input": (divisor,)}
 
     def _illegal(self, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         illegal = POSITIVE.breaks(words)

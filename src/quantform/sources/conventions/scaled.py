@@ -6,14 +6,14 @@ smaller, and `value = code * scale` in binary32, rounded once. A scale stored as
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import Rows, runs
-from quantform._scalars import SCALARS, convert
+from quantform._scalars import SCALARS
 from quantform._sizes import ceil_div, product
 from quantform.errors import FileError, WordsError
 from quantform.formats import FORMATS, RowScaledWords
@@ -21,20 +21,23 @@ from quantform.formats.checks import Tally, hex_word
 from quantform.formats.small_floats import E2M1, E4M3FN
 from quantform.sources._protocol import Tensor
 from quantform.sources.conventions.part_rules import (
+    BF16_SCALE,
     E4M3FN_CODE,
     EXPONENT_SCALE,
     FLOAT_SCALE,
+    OVERFLOW,
+    UNSCALED,
     ZERO_POINT,
+    PairRule,
     PartRule,
+    as_bf16,
 )
 from quantform.sources.conventions.weight import Chosen, QuantizedWeight, flat_words, require, row_words
 
 __all__ = ["RowScaledWeight", "ScaledWeight"]
 
-_MAGNITUDE = 0x7F
 _EXPONENTS = ("uint8", "e8m0")
 _FLOATS = ("bf16", "fp32")
-_BF16_INFINITY = 0x7F80
 
 
 class ScaledWeight(QuantizedWeight):
@@ -81,10 +84,17 @@ class ScaledWeight(QuantizedWeight):
         require(self, "scales", _EXPONENTS if exponents else _FLOATS, self._scale_shapes(tuple(leading)))
         self._zero_checked = "zero" not in parts
 
-    def part_rules(self) -> dict[str, PartRule]:
+    def part_rules(self) -> dict[str, tuple[PartRule, ...]]:
         """Codes that are no NaN, scales that are finite and have no sign, zero points that are zero."""
-        rules = {"scales": EXPONENT_SCALE if self._exponents else FLOAT_SCALE, "zero": ZERO_POINT}
-        return rules if self._packed else {"codes": E4M3FN_CODE, **rules}
+        rules: dict[str, tuple[PartRule, ...]] = {
+            "scales": (EXPONENT_SCALE if self._exponents else FLOAT_SCALE,),
+            "zero": (ZERO_POINT,),
+        }
+        return rules if self._packed else {"codes": (E4M3FN_CODE,), **rules}
+
+    def pair_rules(self) -> tuple[PairRule, ...]:
+        """What codes may not be under their scales."""
+        return (OVERFLOW,)
 
     def check_zero_points(self) -> None:
         """Check that zero points, where there are any, are all zero: then they change no value.
@@ -129,25 +139,23 @@ class ScaledWeight(QuantizedWeight):
         columns = codes.shape[1]
         if scales.shape[1] > 1:
             scales = np.repeat(scales, width, axis=1)[:, :columns]
-        with np.errstate(all="ignore"):
-            values = codes * scales
 
         def value_at(row: int, column: int) -> tuple[str, str]:
             place = f"{self.where()}, row {int(chosen[row])}, column {column}"
             return place, f"{codes[row, column]} * {scales[row, min(column, scales.shape[1] - 1)]}"
 
-        tally = Tally("the product of code and scale overflows binary32", "a finite binary32 value", value_at)
-        tally.add(~np.isfinite(values))
-        tally.settle()
+        if OVERFLOW.doubtful(scales).any():
+            tally = Tally(OVERFLOW.problem, OVERFLOW.expected, value_at)
+            tally.add(OVERFLOW.breaks(codes, scales))
+            tally.settle()
+        values: npt.NDArray[np.float32] = codes * scales
         return values
 
     def _codes(self, chosen: Chosen) -> npt.NDArray[np.float32]:
         words = row_words(self.parts["codes"], chosen)
-        if self._packed:
-            pairs = np.stack([words & 0xF, words >> 4], axis=-1)
-            return E2M1[pairs.reshape(words.shape[0], words.shape[1] * 2)]
-        self._check_codes(chosen, words)
-        return E4M3FN[words]
+        if not self._packed:
+            self._check_codes(chosen, words)
+        return self.code_values(words)
 
     def _check_codes(self, chosen: Chosen, words: npt.NDArray[Any]) -> None:
         def code_at(row: int, column: int) -> tuple[str, str]:
@@ -170,11 +178,20 @@ class ScaledWeight(QuantizedWeight):
         needed, inverse = np.unique(block, return_inverse=True)
         words = [flat_words(tensor, first * across, end * across) for first, end in runs(needed)]
         joined = np.concatenate(words).reshape(len(needed), across) if words else np.zeros((0, across), np.uint8)
-        scales = self._scale_values(joined)
+        scales = self.scale_values(joined)
         self._check_scales(needed, joined)
         return scales[inverse]
 
-    def _scale_values(self, words: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def code_values(self, words: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """What words of codes `[n, ...]` are worth, `[n, values]`."""
+        if not self._packed:
+            values: npt.NDArray[np.float32] = E4M3FN[words]
+            return values
+        pairs = np.stack([words & 0xF, words >> 4], axis=-1)
+        return E2M1[pairs.reshape(words.shape[0], words.shape[1] * 2)]
+
+    def scale_values(self, words: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """What words of scales are worth, in any number of axes."""
         dtype = SCALARS["e8m0" if self._exponents else self.parts["scales"].format].dtype
         values: npt.NDArray[np.float32] = words.view(dtype).astype(np.float32)
         return values
@@ -218,6 +235,15 @@ class RowScaledWeight(ScaledWeight):
         super().__init__(name, parts, source, convention=f"fp8-per-{kind}", block=block, whole=whole)
         self.format = "fp8_e4m3fn_row_bf16"
 
+    def part_rules(self) -> dict[str, tuple[PartRule, ...]]:
+        """See `ScaledWeight.part_rules`; scales also have to be within BF16, which the words have."""
+        rules = super().part_rules()
+        return {**rules, "scales": (*rules["scales"], BF16_SCALE)}
+
+    def pair_rules(self) -> tuple[PairRule, ...]:
+        """Codes under a zero scale are zeros; values that overflow are legal in words, and only refused as values."""
+        return UNSCALED, replace(OVERFLOW, rule="nonfinite-value")
+
     @property
     def rounds_scales(self) -> bool:
         """Whether the stored scales are wider than the words', so that the words may differ from the values."""
@@ -230,22 +256,21 @@ class RowScaledWeight(ScaledWeight):
         codes = row_words(self.parts["codes"], chosen)
         self._check_codes(chosen, codes)
         stored = self._scales(chosen)[:, 0] if len(chosen) else np.zeros(0, np.float32)
-        scales = convert(stored, np.dtype(ml_dtypes.bfloat16)).view(np.uint16)
+        scales = as_bf16(stored)
 
         def scale_at(row: int, _: int) -> tuple[str, str]:
             return f"{self.where('scales')}, row {int(chosen[row])}", str(float(stored[row]))
 
-        tally = Tally("a scale of the weight becomes infinite in BF16", "a scale within BF16", scale_at)
-        tally.add((scales >= _BF16_INFINITY)[:, None])
+        tally = Tally(BF16_SCALE.problem, BF16_SCALE.expected, scale_at)
+        tally.add(BF16_SCALE.breaks(stored.view(np.uint32))[:, None])
         tally.settle()
 
         def code_at(row: int, column: int) -> tuple[str, str]:
             place = f"{self.where('codes')}, row {int(chosen[row])}, column {column}"
             return place, hex_word(int(codes[row, column]), SCALARS["e4m3fn"])
 
-        unscaled = Tally("a code of the weight under a zero scale is not zero", "0x00 or 0x80", code_at)
-        zero = scales == 0
-        if zero.any():
-            unscaled.add(zero[:, None] & (codes & _MAGNITUDE != 0))
+        if UNSCALED.doubtful(stored).any():
+            unscaled = Tally(UNSCALED.problem, UNSCALED.expected, code_at)
+            unscaled.add(UNSCALED.breaks(self.code_values(codes), stored[:, None]))
             unscaled.settle()
         return RowScaledWords(FORMATS["fp8_e4m3fn_row_bf16"], (len(chosen), self.shape[-1]), codes, scales)

@@ -98,8 +98,8 @@ class QuantizedWeight(Tensor):
             matrix[first : first + step] = convert(self._values(chosen[first : first + step]), wanted)
         return out
 
-    def part_rules(self) -> dict[str, PartRule]:
-        """The rule of each of its tensors in which not every word is legal, by role."""
+    def part_rules(self) -> dict[str, tuple[PartRule, ...]]:
+        """The rules of each of its tensors in which not every word is legal, by role; a word breaks one at most."""
         return {}
 
     def payload(self) -> npt.NDArray[np.uint8]:
