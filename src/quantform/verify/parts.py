@@ -85,8 +85,9 @@ class PartReport:
     def check(self, words: Array, first: int) -> None:
         """Look at some words, `[n]`, of which the first is the one of that number."""
         for rule in self._rules:
-            wrong = np.flatnonzero(rule.breaks(words))
-            if wrong.size:
+            breaks = rule.breaks(words)
+            if breaks.any():
+                wrong = np.flatnonzero(breaks)
                 listed = wrong[: self.report.max_findings].tolist()
                 self.add(rule, wrong.size, ((first + at, self._shown(int(words[at]))) for at in listed))
 

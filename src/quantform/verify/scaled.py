@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import SCALARS
-from quantform._sizes import ceil_div, counted
+from quantform._sizes import PIECE_BYTES, ceil_div, counted
 from quantform._spans import units_of
 from quantform.layouts.faults import CHECKED_BYTES, WINDOW_COLUMNS, read_through
 from quantform.sources.conventions import ScaledWeight
@@ -86,7 +86,7 @@ class _Reader:
 
     def _bands(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Bands of which the codes are few enough to be read together, one at least, within one matrix."""
-        together = max(1, CHECKED_BYTES // (self._height * self._row_bytes)) * self._height
+        together = max(1, PIECE_BYTES // (self._height * self._row_bytes)) * self._height
         while first < end:
             matrix = first // self._rows * self._rows
             stop = min(first + together, matrix + self._rows, end)
