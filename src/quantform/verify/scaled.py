@@ -86,7 +86,10 @@ class _Reader:
 
     def _bands(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Bands of which the codes are few enough to be read together, one at least, within one matrix."""
-        together = max(1, PIECE_BYTES // (self._height * self._row_bytes)) * self._height
+        bands = 1
+        if self._window() >= self._weight.shape[-1]:  # else a region's scales would not be one stretch
+            bands = max(1, PIECE_BYTES // (self._height * self._row_bytes))
+        together = bands * self._height
         while first < end:
             matrix = first // self._rows * self._rows
             stop = min(first + together, matrix + self._rows, end)

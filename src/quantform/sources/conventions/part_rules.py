@@ -92,7 +92,8 @@ _LARGEST_CODE = np.float32(448)
 
 def _is_nan(words: Words) -> Places:
     magnitudes = words & 0x7F
-    return np.equal(magnitudes, 0x7F, out=magnitudes.view(np.bool_))  # one array less to find memory for
+    found: Places = np.equal(magnitudes, 0x7F, out=magnitudes.view(np.bool_))  # one array less to find memory for
+    return found
 
 
 def _overflows(codes: Values, scales: Values) -> Places:
