@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
+from typer.testing import CliRunner
 
 import gguf_builder as gb
 import ninfer_builder as nb
@@ -23,8 +24,10 @@ import quantform as qf
 import safetensors_builder as sb
 from quantform._files import MappedFile
 from quantform._native import kernels
+from quantform.cli import app
 from quantform.errors import FileError, QuantformError
 from quantform.sources._pool import FilePool
+from reader_files import FILES, data_of
 
 TERABYTE = 1 << 40
 NAMES = ("a.gguf", "a.ninfer", "a.safetensors", "a.safetensors.index.json", "a.onnx", "a")
@@ -288,6 +291,51 @@ def test_a_file_that_shrinks_between_reads_is_an_error_of_ours(tmp_path: Path, w
     assert ".gguf: the file became shorter while it was open" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(one.name for one in tmp_path.iterdir()) == ["m.gguf", "n.gguf"]
+
+
+COMMANDS = {
+    "verify": ("verify", "{a}", "--deep"),
+    "verify --against": ("verify", "{a}", "--deep", "--against", "{b}"),
+    "verify --against it": ("verify", "{b}", "--deep", "--against", "{a}"),
+    "convert": ("convert", "{a}", "out.ninfer", "--format", "q8_g32_fp16"),
+    "compare": ("compare", "{a}", "{b}"),
+    "compare with it": ("compare", "{b}", "{a}"),
+    "decode": ("decode", "{a}", "w", "-o", "out.npy"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", FILES)
+def test_every_reader_notices_a_file_that_became_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, command: str
+) -> None:
+    """When its tensor is first asked for, by whatever way."""
+    paths = {name: FILES[kind](tmp_path / name) for name in ("a", "b")}
+    before = {one.name for one in tmp_path.iterdir()}
+    victim = data_of(paths["a"])
+    shrunk: list[str] = []
+
+    def shrinking(name: str, size: Callable[[Any], int]) -> None:
+        plain = getattr(MappedFile, name)
+
+        def access(self: MappedFile, offset: int, what: Any) -> Any:
+            if not shrunk and self.path == victim and size(what) >= 1 << 15:
+                shrunk.append(name)
+                os.truncate(victim, 4096)
+            return plain(self, offset, what)
+
+        monkeypatch.setattr(MappedFile, name, access)
+
+    shrinking("view", int)
+    shrinking("read", int)
+    shrinking("read_into", lambda out: int(out.nbytes))
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, [word.format(**paths) for word in COMMANDS[command]])
+    assert shrunk
+    assert ran.exit_code == 1, (ran.output, ran.exception)
+    assert isinstance(ran.exception, (SystemExit, QuantformError)), ran.exception
+    assert "shorter" in f"{ran.output} {ran.exception}"
+    assert {one.name for one in tmp_path.iterdir()} == before
 
 
 def test_a_file_that_is_replaced_while_the_pool_has_closed_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -23,6 +24,7 @@ from quantform.layouts import LAYOUTS, Layout
 from quantform.packed import PROFILES, nonfinite_scales, nonfinite_values, undefined_scales
 from quantform.sources import GGUFSource, NinferSource
 from quantform.verify import RULES
+from reader_files import FILES, data_of
 from words_maker import PAIR_IDS, PAIRS, divisors_of, make_words
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mixed.gguf"
@@ -85,6 +87,30 @@ def test_artifacts_are_read_once(
         head = 4096
         assert counts[head:].min() == counts[head:].max() == 1, name
         assert counts[:head].min() >= 1
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_tensors_are_read_once_by_every_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A model's message is read by `onnx` as well; its external data is read once, as all tensors are."""
+    path = FILES[kind](tmp_path / "m")
+    with qf.open(path) as source:
+        nbytes = source["w"].nbytes
+    counts = reads(monkeypatch, lambda: qf.verify(path, deep=True))[data_of(path).name]
+    assert counts[-nbytes:].min() == counts[-nbytes:].max() == 1
+
+
+@pytest.mark.parametrize("qdq", [False, True], ids=["packed", "codes and scales"])
+def test_external_data_of_every_form_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qdq: bool) -> None:
+    """Packed blocks, codes with scales, and plain numbers."""
+    path = tmp_path / "m.onnx"
+    qf.convert(EXAMPLE, path, data="copy", qdq=qdq)
+    counts = reads(monkeypatch, lambda: qf.verify(path, deep=True))["m.onnx.data"]
+    protos = [one for one in onnx.load(path, load_external_data=False).graph.initializer if one.external_data]
+    assert len(protos) > 5
+    for proto in protos:
+        entries = {entry.key: int(entry.value) for entry in proto.external_data if entry.key != "location"}
+        some = counts[entries["offset"] : entries["offset"] + entries["length"]]
+        assert some.min() == some.max() == 1, proto.name
 
 
 def test_gguf_and_checkpoints_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
