@@ -106,15 +106,18 @@ class Skeleton:
     def take(self, index: int, offset: int, data: Bytes) -> None:
         """The bytes of a frame from `offset` on.
 
-        The header is a prefix of the frame; what follows lands where tensors will be, and is not looked at.
+        The header is a prefix of the frame; what follows lands where tensors will be, and is not looked at. Zeros stay
+        holes: a frame may claim terabytes of them.
 
         Raises:
             FileError: They cannot be written.
         """
         if offset < self._files[index].nbytes:
             try:
-                with self._paths[index].open("ab" if offset else "xb") as file:
-                    file.write(data.data)
+                with self._paths[index].open("r+b" if offset else "xb") as file:
+                    if data.any():
+                        file.seek(offset)
+                        file.write(data.data)
             except OSError as error:
                 self._refuse(index, error)
 
