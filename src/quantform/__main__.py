@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quantform.cli import main
+from quantform_command import main
 
 main()

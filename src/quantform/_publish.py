@@ -2,10 +2,11 @@
 
 Files are written without names, which Linux's file systems can do, or else under hidden ones in the directory where
 they will be, and get their own names when all of them are complete: by a hard link, which never replaces anything, or,
-where replacing was asked for, by a rename. Whatever fails or interrupts before the last file is published, the state
-before comes back. A process that is killed leaves nothing of files without names; anything else is in a journal, by
-which the next run for the same output puts things right. A destination that is a symbolic link is replaced as the link
-that it is; the file behind it is not touched.
+where replacing was asked for, by a rename. Whatever fails or interrupts before that, the state before comes back;
+signals wait while names are given, and never come up between a file and what is known of it. A process that is killed
+leaves nothing of files without names; anything else is in a journal, by which the next run for the same output puts
+things right. A destination that is a symbolic link is replaced as the link that it is; the file behind it is not
+touched.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantform._interrupts import held, note_published
 from quantform._journal import Hidden, Journal, Record, hidden, identity, remove, roll_back
 from quantform._sizes import human_bytes
 from quantform.errors import ArgumentError, FileError, OutputExistsError
@@ -46,6 +48,11 @@ class NewFiles:
         force: Replace what is there; without it, anything there is refused.
         sources: Files that are being read. None of them is ever replaced, whatever `force` says.
 
+    Attributes:
+        paths: As given.
+        published: Whether the files have their names. They may have them though `publish` raises: where a signal
+            arrives while it works.
+
     Raises:
         OutputExistsError: A path exists and `force` is not given. Nothing was created.
         FileError: A path cannot be an output: its directory is missing, or it is itself a directory.
@@ -54,6 +61,7 @@ class NewFiles:
     def __init__(
         self, paths: Sequence[str | os.PathLike[str]], *, force: bool = False, sources: Sequence[Path] = ()
     ) -> None:
+        self.published = False
         self._force = force
         self._replacing = False
         self._token = uuid.uuid4().hex
@@ -72,28 +80,32 @@ class NewFiles:
         Raises:
             FileError: The operating system refuses, or another process is writing the same output. Nothing is left.
         """
+        try:
+            with held():
+                self._create(sizes)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _create(self, sizes: Sequence[int]) -> None:
         output = self.paths[-1]
         Journal.recover(output)
         self._check_destinations()
         self._replacing = self._force and any(os.path.lexists(path) for path in self.paths)
-        try:
-            unnamed = _has_unnamed(output.parent)
-            if not unnamed:
-                self._begin_journal()
-            for index, (path, size) in enumerate(zip(self.paths, sizes, strict=True)):
-                _check_size(path, size)
-                file = _NewFile(path, hidden(path.parent, self._token, index), size, named=not unnamed)
-                self._files.append(file)
-                with _blaming(file):
-                    # Not tempfile's: a published file has the mode that any new file of the user's has.
-                    if unnamed:
-                        file.fd = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-                    else:
-                        file.fd = os.open(file.names.new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                    os.ftruncate(file.fd, size)
-        except BaseException:
-            self.abort()
-            raise
+        unnamed = _has_unnamed(output.parent)
+        if not unnamed:
+            self._begin_journal()
+        for index, (path, size) in enumerate(zip(self.paths, sizes, strict=True)):
+            _check_size(path, size)
+            file = _NewFile(path, hidden(path.parent, self._token, index), size, named=not unnamed)
+            self._files.append(file)
+            with _blaming(file):
+                # Not tempfile's: a published file has the mode that any new file of the user's has.
+                if unnamed:
+                    file.fd = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+                else:
+                    file.fd = os.open(file.names.new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                os.ftruncate(file.fd, size)
 
     def write(self, index: int, offset: int, data: memoryview) -> None:
         """Write bytes at a place in file `index`; calls for different places may come from different threads.
@@ -125,14 +137,20 @@ class NewFiles:
             for file in self._files if self._replacing else ():
                 with _blaming(file):
                     os.fsync(file.fd)
-            if self._replacing or len(self._files) > 1:
-                self._begin_journal()
-            for file in self._files:
-                with _blaming(file):
-                    self._publish(file)
+            with held():
+                self._name()
         except BaseException:
             self.abort()
             raise
+
+    def _name(self) -> None:
+        if self._replacing or len(self._files) > 1:
+            self._begin_journal()
+        for file in self._files:
+            with _blaming(file):
+                self._publish(file)
+        self.published = True
+        note_published(self.paths)
         files, self._files = self._files, []
         for file in files:
             _close(file)
@@ -144,11 +162,12 @@ class NewFiles:
 
     def abort(self) -> None:
         """Remove everything that was created and put back what was replaced; harmless after `publish`."""
-        files, self._files = self._files, []
-        for file in reversed(files):
-            roll_back(file.path, file.names, published=_same(file.path, file.fd))
-            _close(file)
-        self._end_journal(files)
+        with held():
+            files, self._files = self._files, []
+            for file in reversed(files):
+                roll_back(file.path, file.names, published=_same(file.path, file.fd))
+                _close(file)
+            self._end_journal(files)
 
     def _check_destinations(self) -> None:
         left = Journal.left_by_killed(self.paths[-1])

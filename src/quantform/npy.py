@@ -57,8 +57,8 @@ def write_npy(
     head = _header(shape, values)
     total = len(head) + product(shape) * values.itemsize
     files = NewFiles([output], force=force, sources=sources)
-    files.create([total])
     try:
+        files.create([total])
         files.write(0, 0, memoryview(head))
         at = len(head)
         step = max(1, _PIECE_VALUES // max(1, columns))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -187,7 +186,7 @@ def test_verify_reports_a_file_that_cannot_be_opened(run: Run, tmp_path: Path) -
     assert "[open]" in ran.out
     (finding,) = json.loads(run("verify", path, "--json").out)["findings"]
     assert (finding["rule"], finding["object"]) == ("open", str(path))
-    assert run("verify", tmp_path / "nothing.gguf").code == 1
+    assert run("verify", tmp_path / "nothing.gguf").code == 2
 
 
 # --- formats --------------------------------------------------------------------------------------------------------
@@ -213,25 +212,30 @@ def test_formats_tells_about_each(run: Run, name: str) -> None:
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-WRONG: dict[str, tuple[list[str], int, str]] = {
-    "no such file": (["inspect", "missing.gguf"], 1, "missing.gguf: no such file"),
-    "a directory": (["inspect", "."], 1, "the directory holds no safetensors file"),
-    "not a tensor file": (["inspect", "text"], 1, "not a file of tensors"),
-    "an empty file": (["inspect", "empty"], 1, "found an empty file"),
-    "a part": (["inspect", "part"], 1, "a part of a .ninfer artifact"),
-    "truncated": (["inspect", "truncated.gguf"], 1, "truncated.gguf"),
-    "truncated convert": (["convert", "truncated.gguf", "x.ninfer"], 1, "truncated.gguf"),
-    "no command": (["frobnicate"], 2, "No such command"),
-    "no arguments": (["inspect"], 2, "Missing argument"),
-    "no such tensor": (["decode", "mixed.gguf", "blk.0.attn_x.weight", "-o", "x.npy"], 2, "Did you mean"),
-    "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], 2, "float31"),
-    "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], 2, "A:B, A: or :B"),
-    "bad size": (["convert", "mixed.gguf", "x.ninfer", "--max-file-bytes", "4 parsecs"], 2, "not a size"),
-    "no suffix": (["convert", "mixed.gguf", "x"], 2, "expected .ninfer, .gguf or .onnx"),
-    "no such format": (["formats", "q4_k"], 2, "Did you mean 'gguf_q4_k'"),
-    "no such output directory": (["convert", "mixed.gguf", "no/x.ninfer"], 1, "no/x.ninfer"),
-    "no such directory for npy": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "no/x.npy"], 1, "no/x.npy"),
-    "against nothing": (["verify", "mixed.gguf", "--against", "missing.gguf"], 1, "missing.gguf: no such file"),
+WRONG: dict[str, tuple[list[str], str]] = {
+    "no such file": (["inspect", "missing.gguf"], "missing.gguf: no such file"),
+    "a directory": (["inspect", "."], "the directory holds no safetensors file"),
+    "not a tensor file": (["inspect", "text"], "not a file of tensors"),
+    "an empty file": (["inspect", "empty"], "found an empty file"),
+    "a part": (["inspect", "part"], "a part of a .ninfer artifact"),
+    "truncated": (["inspect", "truncated.gguf"], "truncated.gguf"),
+    "truncated convert": (["convert", "truncated.gguf", "x.ninfer"], "truncated.gguf"),
+    "no command": (["frobnicate"], "no such command 'frobnicate'. See quantform --help"),
+    "no command at all": ([], "missing command. See quantform --help"),
+    "no command of a group": (["onnx"], "missing command. See quantform onnx --help"),
+    "no such option": (["inspect", "mixed.gguf", "--jso"], "no such option: --jso"),
+    "no number": (["verify", "mixed.gguf", "--max-findings", "many"], "invalid value for '--max-findings'"),
+    "too many arguments": (["inspect", "mixed.gguf", "mixed.gguf"], "unexpected extra argument"),
+    "no arguments": (["inspect"], "missing argument 'FILE'. See quantform inspect --help"),
+    "no such tensor": (["decode", "mixed.gguf", "blk.0.attn_x.weight", "-o", "x.npy"], "Did you mean"),
+    "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], "float31"),
+    "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], "A:B, A: or :B"),
+    "bad size": (["convert", "mixed.gguf", "x.ninfer", "--max-file-bytes", "4 parsecs"], "not a size"),
+    "no suffix": (["convert", "mixed.gguf", "x"], "expected .ninfer, .gguf or .onnx"),
+    "no such format": (["formats", "q4_k"], "Did you mean 'gguf_q4_k'"),
+    "no such output directory": (["convert", "mixed.gguf", "no/x.ninfer"], "no/x.ninfer"),
+    "no such directory for npy": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "no/x.npy"], "no/x.npy"),
+    "against nothing": (["verify", "mixed.gguf", "--against", "missing.gguf"], "missing.gguf: no such file"),
 }
 
 
@@ -246,14 +250,13 @@ def test_what_goes_wrong_is_one_line_and_a_code(
     (tmp_path / "empty").touch()
     (tmp_path / "part").write_bytes(b"NINPRT\0\3" + bytes(100))
     before = sorted(tmp_path.iterdir())
-    arguments, code, fragment = WRONG[case]
+    arguments, fragment = WRONG[case]
     ran = run(*arguments)
-    assert ran.code == code
+    assert ran.code == 2
     assert fragment in ran.err
-    assert "Traceback" not in ran.err
-    if code == 1:
-        assert ran.err.startswith("quantform: error: ")
-        assert ran.err.count("\n") == 1
+    assert ran.out == ""
+    assert ran.err.startswith("quantform: error: ")
+    assert ran.err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -261,17 +264,6 @@ def test_version_says_whether_there_are_kernels(run: Run) -> None:
     ran = run("--version")
     assert ran.code == 0
     assert "kernels" in ran.out or "NumPy path" in ran.out
-
-
-def test_a_closed_pipe_is_no_error_message() -> None:
-    script = "from quantform.cli import main; main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, "formats"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
 
 
 def test_nothing_but_output_goes_to_a_pipe(tmp_path: Path) -> None:
@@ -344,32 +336,3 @@ def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path: Path, encodin
     )
     shown = "вес" if encoding == "utf-8" else "\\u0432\\u0435\\u0441"
     assert shown in done.stdout.decode(encoding)
-
-
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
-def test_closed_channels_do_not_stop_the_work(tmp_path: Path, closed: str) -> None:
-    script = f'"{sys.executable}" -c "from quantform.cli import main; main()" convert "$1" "$2" {closed}'
-    subprocess.run(["sh", "-c", script, "sh", str(EXAMPLE), str(tmp_path / "m.ninfer")], check=False)  # noqa: S607
-    assert qf.verify(tmp_path / "m.ninfer", against=EXAMPLE).ok
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda n: n.name)
-def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    script = """
-import os, sys
-from quantform import _publish
-from quantform.cli import main
-plain = _publish._pwrite
-def signalled(*arguments):
-    os.kill(os.getpid(), int(os.environ["TEST_SIGNAL"]))
-    return plain(*arguments)
-_publish._pwrite = signalled
-main()
-"""
-    command = [sys.executable, "-c", script, "convert", str(EXAMPLE), str(tmp_path / "m.ninfer")]
-    done = subprocess.run(
-        command, env={**os.environ, "TEST_SIGNAL": str(int(number))}, capture_output=True, check=False
-    )
-    assert done.returncode == 128 + number
-    assert b"Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -1,35 +1,36 @@
 """The command line: one file a command.
 
-Exit codes: 0 done, 1 the file or a check is wrong, 2 the command line is wrong. Bad input never shows a traceback.
+Exit codes: 0 done; 1 a check says no; 2 an error, of the command line or of a file, is why there is no result. A signal
+ends the process. `docs/command-line.md` describes all that commands have in common.
 """
 
 from __future__ import annotations
 
-import os
-import signal
+import itertools
 import sys
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from quantform._native import kernels, summary
 from quantform._version import __version__
 from quantform.cli import compare, conform, convert, decode, formats, imatrix, inspect, onnx, verify
-from quantform.cli._output import plain
-from quantform.errors import ArgumentError, OutputExistsError, QuantformError, UnknownNameError
+from quantform.cli._output import echo, print_error
+from quantform.cli._stop import arrived, finish, watch
+from quantform.errors import ArgumentError, FileError, QuantformError, UnsupportedError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "command", "main"]
 
 app = typer.Typer(
     name="quantform",
     help="Inspect, decode, convert and verify quantized weights, bit for bit.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_UsageError: Any = typer.BadParameter.__base__  # typer gives it no name of its own
 
 _LOST_PAGES = (
     "a file became shorter while it was read, or its disk failed; nothing was written under the name of an output. "
@@ -39,7 +40,7 @@ _LOST_PAGES = (
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"quantform {__version__}, {summary()}")
+        echo(f"quantform {__version__}, {summary()}")
         raise typer.Exit
 
 
@@ -62,39 +63,46 @@ for _module in (inspect, decode, convert, verify, compare, onnx, imatrix, confor
     _module.register(app)
 
 
-def main() -> None:
-    """Run the command line, turning every error of ours into one line on standard error and an exit code."""
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _terminated)
+def command() -> NoReturn:
+    """`main` as a process of its own: signals undo what was begun, and then end it."""
+    watch()
+    try:
+        main()
+    finally:
+        finish()
+
+
+def main() -> NoReturn:
+    """Run the command line, turning every error into one line on standard error and an exit code."""
     try:
         if kernels is not None:
             kernels.exit_on_lost_pages(f"quantform: error: {_LOST_PAGES}\n")
-    except QuantformError as error:  # the environment asks for kernels that are not here
-        _fail(str(error), 2)
-    try:
-        app(prog_name="quantform")
-    except (ArgumentError, UnknownNameError, OutputExistsError) as error:
-        _fail(str(error), 2)
+        # Not `app()`, which changes how Python shows exceptions.
+        code = typer.main.get_command(app)(prog_name="quantform", standalone_mode=False)
     except QuantformError as error:
-        _fail(str(error), 1)
-    except BrokenPipeError:
-        # The reader of our output has left; so do we, without Python's complaint at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+        _fail(error)
+    except _UsageError as error:
+        _fail(_usage(error))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}", 1)
+        place = None if error.filename is None else str(error.filename)
+        _fail(FileError(error.strerror or str(error), where=place))
     except MemoryError:
-        _fail("not enough memory; `decode` takes fewer rows (--rows) or a smaller type (--dtype)", 1)
+        _fail(
+            UnsupportedError("not enough memory", hint="`decode` takes fewer rows (--rows) or a smaller type (--dtype)")
+        )
+    raise SystemExit(code or 0)
 
 
-def _terminated(number: int, _: FrameType | None) -> NoReturn:
-    """Leave as by an error, so that what was begun is removed."""
-    raise SystemExit(128 + number)
+def _usage(error: Any) -> ArgumentError:  # noqa: ANN401 - typer has it from where it likes
+    """What typer says of a command line, in our words."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    path = error.ctx.command_path if error.ctx is not None else "quantform"
+    return ArgumentError(text[:1].lower() + text[1:], hint=f"See {path} --help")
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    if sys.stderr is not None:
-        print(f"quantform: error: {plain(message)}", file=sys.stderr)  # noqa: T201 - the command line's own channel
-    raise SystemExit(code) from None
+def _fail(error: QuantformError) -> NoReturn:
+    stop = arrived()
+    if stop is not None:
+        raise stop from None
+    print_error(error, json="--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:]))
+    raise SystemExit(2) from None

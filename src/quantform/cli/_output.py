@@ -1,23 +1,33 @@
-"""What the commands share: JSON, tables, progress bars, ranges of rows."""
+"""What the commands share: JSON, errors, tables, progress bars, ranges of rows."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import typer
+from typing import Any, TextIO
 
 from quantform._progress import Progress, silent
 from quantform._report import Report
 from quantform._sizes import human_bytes
 from quantform._text import visible
-from quantform.errors import ArgumentError
+from quantform.errors import ArgumentError, FileError, QuantformError
 
-__all__ = ["plain", "print_json", "print_report", "print_table", "progress_bar", "row_slice"]
+__all__ = [
+    "discard",
+    "echo",
+    "plain",
+    "print_error",
+    "print_json",
+    "print_report",
+    "print_table",
+    "progress_bar",
+    "row_slice",
+]
 
 
 def plain(text: str) -> str:
@@ -31,7 +41,45 @@ def plain(text: str) -> str:
 
 def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can say
     """One JSON document on standard output and nothing else."""
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+    echo(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def print_error(error: QuantformError, *, json: bool) -> None:
+    """An error as one line on standard error and, where JSON is wanted, as the one document on standard output."""
+    if json:
+        parts = {name: getattr(error, name) for name in ("problem", "where", "expected", "found", "hint")}
+        shown = {name: part if part is None or isinstance(part, int) else str(part) for name, part in parts.items()}
+        with contextlib.suppress(FileError):
+            print_json({"error": {"kind": type(error).__name__, **shown}})
+    try:
+        if sys.stderr is not None:
+            print(f"quantform: error: {plain(str(error))}", file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:
+        discard(sys.stderr)
+
+
+def echo(text: str = "") -> None:
+    """Lines on standard output, which is nothing where it is closed.
+
+    Raises:
+        SystemExit: The reader has left, and so do we, with the exit status of a program that SIGPIPE ends.
+        FileError: They cannot be written.
+    """
+    try:
+        print(text, flush=True)  # noqa: T201 - the command line's own channel
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        discard(sys.stdout)
+        raise FileError("cannot be written", where="standard output", found=error.strerror) from None
+
+
+def discard(stream: TextIO | None) -> None:
+    """Give up a channel that cannot be written to, so that Python does not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_report(report: Report, *, json: bool) -> None:
@@ -40,9 +88,9 @@ def print_report(report: Report, *, json: bool) -> None:
         print_json(report.as_dict())
         return
     for line in report.lines():
-        typer.echo(plain(line))
+        echo(plain(line))
     for path, size in report.files:
-        typer.echo(f"{plain(str(path))}: {human_bytes(size)}")
+        echo(f"{plain(str(path))}: {human_bytes(size)}")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -55,14 +103,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
     """
     cells = [tuple(header), *(tuple(plain(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    for number, row in enumerate(cells):
-        texts = [
+    lines = [
+        "  ".join(
             text.rjust(width) if column in right else text.ljust(width)
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        typer.echo("  ".join(texts).rstrip())
-        if number == 0:
-            typer.echo("  ".join("-" * width for width in widths))
+        ).rstrip()
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    echo("\n".join(lines))
 
 
 @contextlib.contextmanager

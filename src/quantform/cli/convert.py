@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quantform.cli._output import plain, print_json, print_report, print_table, progress_bar
+from quantform.cli._output import echo, plain, print_json, print_report, print_table, progress_bar
 from quantform.convert import Plan
 from quantform.convert import convert as run
 from quantform.convert import plan as make_plan
@@ -172,9 +172,9 @@ def _show(planned: Plan, *, json: bool) -> None:
         print_json(planned.as_dict())
         return
     print_table(planned.header, planned.rows(), right=(6,))
-    typer.echo()
+    echo()
     for line in planned.lines():
-        typer.echo(plain(line))
+        echo(plain(line))
 
 
 def _named(given: list[str] | None, option: str) -> dict[str, str] | None:

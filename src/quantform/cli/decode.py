@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quantform.cli._output import progress_bar, row_slice
+from quantform.cli._output import echo, plain, progress_bar, row_slice
 from quantform.npy import write_npy
 from quantform.sources import open_source
 
@@ -53,4 +53,4 @@ def decode(
             sources=source.files,
             progress=progress,
         )
-    typer.echo(f"{output}: {written} {list(shape)}")
+    echo(f"{plain(str(output))}: {written} {list(shape)}")

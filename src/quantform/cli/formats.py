@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from quantform._registry import near_matches
-from quantform.cli._output import print_json, print_table
+from quantform.cli._output import echo, print_json, print_table
 from quantform.errors import UnknownNameError
 from quantform.formats import FORMATS, Format
 from quantform.layouts import LAYOUTS
@@ -43,7 +43,7 @@ def formats(
         [(f.name, f.category, f"{f.bits_per_weight:g}", f.default_layout) for f in FORMATS.values()],
         right=(2,),
     )
-    typer.echo()
+    echo()
     print_table(
         ("packed profile", "ggml name", "ggml type", "values", "bytes", "bits/weight"),
         [
@@ -52,7 +52,7 @@ def formats(
         ],
         right=(2, 3, 4, 5),
     )
-    typer.echo()
+    echo()
     print_table(
         ("storage layout", "alignment", "formats"),
         [(record.name, str(record.alignment), _accepts(record.formats)) for record in LAYOUTS.values()],
@@ -84,7 +84,7 @@ def _one(name: str, *, json: bool) -> None:
             if isinstance(value, float)
             else value
         )
-        typer.echo(f"{key.replace('_', ' '):<{width}}  {shown}")
+        echo(f"{key.replace('_', ' '):<{width}}  {shown}")
 
 
 def _format(record: Format) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from quantform._sizes import human_bytes, product
-from quantform.cli._output import plain, print_json, print_table
+from quantform.cli._output import echo, plain, print_json, print_table
 from quantform.errors import QuantformError
 from quantform.sources import Checkpoint, GGUFSource, Source, Tensor, open_source
 from quantform.sources.conventions import QuantizedWeight, UnsupportedWeight
@@ -49,18 +49,18 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
     tensors: list[Tensor] = list(source.values())
     sizes = {path: _size(path) for path in source.files}
     total = human_bytes(sum(filter(None, sizes.values())))
-    typer.echo(f"{plain(str(source.path))}: {source.describe()}, {total}")
+    echo(f"{plain(str(source.path))}: {source.describe()}, {total}")
     for path, size in sizes.items():
         if size is None:
-            typer.echo(f"missing: {plain(str(path))}")
+            echo(f"missing: {plain(str(path))}")
     for label, keys in (("name", ("general.name", "name")), ("architecture", ("general.architecture",))):
         found = next((key for key in keys if key in source.metadata), None)
         if found is not None:
-            typer.echo(f"{label}: {plain(_short(_value(source, found)))}")
-    typer.echo()
+            echo(f"{label}: {plain(_short(_value(source, found)))}")
+    echo()
     if metadata:
         print_table(("metadata", "value"), [(key, _short(_value(source, key))) for key in source.metadata])
-        typer.echo()
+        echo()
     rows_of_tensors = [
         (
             tensor.name,
@@ -72,7 +72,7 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
         for tensor in tensors
     ]
     print_table(("tensor", "shape", "format", "bits/weight", "size"), rows_of_tensors, right=(3, 4))
-    typer.echo()
+    echo()
     totals = _totals(tensors)
     print_table(
         ("format", "tensors", "weights", "bits/weight", "size"),
@@ -90,7 +90,7 @@ def _tables(source: Source[Any], *, metadata: bool) -> None:
     )
     for heading, reasons in (("cannot be read", _unreadable(source)), ("left out", _dropped(source))):
         if reasons:
-            typer.echo()
+            echo()
             print_table((heading, "reason"), [(one["name"], one["reason"]) for one in reasons])
 
 

@@ -12,7 +12,7 @@ from quantform.cli._output import print_report, progress_bar
 
 __all__ = ["register"]
 
-_commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_commands = typer.Typer(rich_markup_mode=None)
 
 
 def register(app: typer.Typer) -> None:

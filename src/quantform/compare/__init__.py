@@ -119,8 +119,8 @@ def _map_file(names: Names | None) -> tuple[Path, ...]:
 
 
 def _write(files: NewFiles, page: bytes) -> None:
-    files.create([len(page)])
     try:
+        files.create([len(page)])
         files.write(0, 0, memoryview(page))
         files.publish()
     except BaseException:

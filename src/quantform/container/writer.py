@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from quantform._files import MappedFile
+from quantform._interrupts import held
 from quantform._publish import NewFiles
 from quantform._registry import near_matches
 from quantform._sizes import align_up, as_shape, fits_u64
@@ -210,11 +211,15 @@ class ArtifactWriter:
             self._write_at(0, 0, pack_header(ENTRY_MAGIC, self._json_bytes, self._id) + self._json)
             self._files.publish()
         except BaseException:
-            self.abort()
+            if not self._files.published:
+                self.abort()
             raise
-        self._state = "finished"
-        for path, artifact_id in self._stale:
-            _remove_part(path, artifact_id)
+        finally:
+            if self._files.published:
+                self._state = "finished"
+                with held():
+                    for path, artifact_id in self._stale:
+                        _remove_part(path, artifact_id)
 
     def abort(self) -> None:
         """Remove everything that was created. Does nothing once the artifact is published."""
@@ -226,9 +231,13 @@ class ArtifactWriter:
         if self._state != "planned":
             raise ArgumentError(f"the writer is {self._state}", hint="Make a new one for each artifact")
         order = [*range(1, len(self.paths)), 0]
-        self._files.create([self._map.file_size(index) for index in order])
-        if self._force:
-            self._stale = _old_parts(self.path, self.paths)
+        try:
+            self._files.create([self._map.file_size(index) for index in order])
+            if self._force:
+                self._stale = _old_parts(self.path, self.paths)
+        except BaseException:
+            self.abort()
+            raise
         self._state = "open"
         return self
 

@@ -63,8 +63,8 @@ def restore_gguf(source: NinferSource, output: Path, *, force: bool, progress: P
         streams = _streams(source, skeleton)
         paths = part_paths(output, len(originals))
         files = NewFiles(paths, force=force, sources=source.files)
-        files.create([shard.size for shard in skeleton.shards])
         try:
+            files.create([shard.size for shard in skeleton.shards])
             total, done = sum(shard.size for shard in skeleton.shards), 0
             for index, (shard, original) in enumerate(zip(skeleton.shards, originals, strict=True)):
                 digest, at = hashlib.sha256(), 0

@@ -17,6 +17,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from quantform._interrupts import held
 from quantform._sizes import pieces
 from quantform.container import ObjectRecord
 from quantform.convert.gguf_carried import frame_bytes, frame_role
@@ -64,7 +65,10 @@ def scratch_directory(stack: ExitStack) -> Path:
         FileError: None can be made.
     """
     try:
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quantform-", ignore_cleanup_errors=True)))
+        with held():
+            return Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="quantform-", ignore_cleanup_errors=True))
+            )
     except OSError as error:
         raise FileError(
             "no temporary directory can be made",

@@ -171,8 +171,8 @@ def write_model(
             _set_external(protos[blob.name], path.name, offset, blob.nbytes)
     _check_size(model, {}, output)
     message = model.SerializeToString()
-    files.create([*sizes, len(message)])
     try:
+        files.create([*sizes, len(message)])
         total, done = sum(blob.nbytes for blob in blobs) if sizes else 0, 0
         for blob, offset in zip(blobs, offsets, strict=False):
             at = offset

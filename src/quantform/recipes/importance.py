@@ -220,8 +220,8 @@ def _write(
     raw = raw.ljust(-(-len(raw) // 8) * 8)
     head = len(raw).to_bytes(8, "little") + raw
     files = NewFiles([output], force=force, sources=sources)
-    files.create([len(head) + at])
     try:
+        files.create([len(head) + at])
         files.write(0, 0, memoryview(head))
         for name in shapes:
             data = vectors[name].astype("<f4").reshape(-1).view(np.uint8)

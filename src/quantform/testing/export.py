@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantform._interrupts import held, note_published
 from quantform._journal import Journal
 from quantform._progress import Progress, silent
 from quantform.errors import FileError, OutputExistsError
@@ -61,15 +62,19 @@ def export(
         )
     if not target.absolute().parent.is_dir():
         raise FileError("there is no directory to write to", where=str(target.absolute().parent))
-    journal = Journal.open(target.absolute())  # nothing is written in it: it keeps other processes away
+    journal = None
     staged = target.absolute().parent / f".quantform-{uuid.uuid4().hex}"
-    if journal is not None:
-        staged = journal.path.with_suffix(".staged")
     try:
+        with held():
+            journal = Journal.open(target.absolute())  # nothing is written in it: it keeps other processes away
+        if journal is not None:
+            staged = journal.path.with_suffix(".staged")
         shutil.rmtree(staged, ignore_errors=True)  # of a run that was killed
         staged.mkdir()
         manifest = _Writer(staged).write(chosen, progress)
-        staged.replace(target)
+        with held():
+            staged.replace(target)
+            note_published([target])
     except BaseException as error:
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError):

@@ -29,6 +29,7 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from quantform._interrupts import held
 from quantform._scalars import FLOAT_OUTPUTS
 from quantform._sizes import product
 from quantform.errors import ArgumentError, QuantformError
@@ -104,7 +105,8 @@ class _Program:
         check_timeout(timeout)
         self.used = frozenset(used)
         self._timeout = timeout
-        self._directory = tempfile.TemporaryDirectory(prefix="quantform-conform-")
+        with held():
+            self._directory = tempfile.TemporaryDirectory(prefix="quantform-conform-")
 
     def __enter__(self) -> Self:
         return self
