@@ -127,6 +127,10 @@ class Tensor(ABC):
             FileError: The bytes are not there.
         """
 
+    def locate(self, offset: int) -> tuple[Path, int] | None:  # noqa: ARG002
+        """The file that has a byte of the payload, and the byte's offset there; None where it has no one place."""
+        return None
+
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """Where between two bytes of the payload there are others than zeros of a sparse file's holes, as far as known.
 

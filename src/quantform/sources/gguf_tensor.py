@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,6 +161,10 @@ class GGUFTensor(Tensor):
             part = data[skip : skip + out.size - done]
             out[done : done + part.size] = part
             done += part.size
+
+    def locate(self, offset: int) -> tuple[Path, int]:
+        """See `Tensor.locate`; of big-endian files, whole blocks or elements are meant."""
+        return self.file.path, self.offset + offset
 
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """See `Tensor.stored_spans`; of big-endian files, whole blocks or elements are meant."""

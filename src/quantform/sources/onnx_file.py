@@ -208,6 +208,10 @@ class InitializerBytes(ABC):
     def read_into(self, offset: int, out: Bytes) -> None:
         """Fill `out`, contiguous, from `offset` on; the caller has checked the range."""
 
+    def locate(self, offset: int) -> tuple[Path, int] | None:  # noqa: ARG002
+        """See `Tensor.locate`."""
+        return None
+
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """See `Tensor.stored_spans`."""
         yield begin, end
@@ -281,6 +285,9 @@ class _External(InitializerBytes):
         self.check()
         with self._file() as file:
             file.read_into(self.offset + offset, out)
+
+    def locate(self, offset: int) -> tuple[Path, int]:
+        return self.path, self.offset + offset
 
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         with self._file() as file:

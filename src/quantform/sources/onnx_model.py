@@ -66,6 +66,10 @@ class _OfModel(Tensor):
         check_range(offset, out.nbytes, self.nbytes, self._where())
         self._data.read_into(offset, out)
 
+    def locate(self, offset: int) -> tuple[Path, int] | None:
+        """See `Tensor.locate`."""
+        return self._data.locate(offset)
+
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """See `Tensor.stored_spans`."""
         return self._data.stored_spans(begin, end)

@@ -81,6 +81,10 @@ class SafetensorsTensor(ScalarTensor):
         with self._pool.using(self.path) as file:
             file.read_into(self.offset + offset, out)
 
+    def locate(self, offset: int) -> tuple[Path, int]:
+        """See `Tensor.locate`."""
+        return self.path, self.offset + offset
+
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """See `Tensor.stored_spans`."""
         with self._pool.using(self.path) as file:

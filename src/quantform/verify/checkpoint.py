@@ -11,7 +11,7 @@ from quantform.layouts.faults import read_through
 from quantform.sources import Checkpoint, Source, Tensor
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.conventions import BrokenWeight, QuantizedWeight, ScaledWeight, UnsupportedWeight
-from quantform.verify.parts import PartReport, place_in
+from quantform.verify.parts import PartReport
 from quantform.verify.reading import Meter, ValueCounter, unit_of, watched
 from quantform.verify.report import Finding, Report, of_error
 from quantform.verify.scaled import read_scaled
@@ -72,13 +72,13 @@ def read_tensor(report: Report, tensor: Tensor, meter: Meter) -> None:
     unit = unit_of(tensor.format)
     counter = None if unit is None else ValueCounter(unit)
     observers = [] if counter is None else [counter]  # which count no zeros
-    zeros = ZeroPages()
+    zeros = ZeroPages(tensor.locate)
     read = watched(tensor.read_into, meter, observers, tensor.stored_spans, zeros)
     for _ in read_through(read, 0, tensor.nbytes, 1 if counter is None else counter.unit_bytes):
         pass
     if counter is not None:
         counter.report_to(report, tensor.name)
-    zeros.report_to(report, tensor.name, place_in(tensor))
+    zeros.report_to(report, tensor.name)
 
 
 def _parts(source: Checkpoint) -> dict[str, tuple[QuantizedWeight, str]]:

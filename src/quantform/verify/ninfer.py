@@ -118,14 +118,14 @@ def _read_object(
         return
     counter = _counter(format)
     observers: list[Observer] = [*watching, *([counter] if counter is not None else [])]
-    zeros = ZeroPages()
+    zeros = ZeroPages(place)
     read = watched(stored, meter, observers, None if watching else spans, zeros)
     faults = LAYOUTS[record.layout].faults(read, format, record.shape, record.divisors, limit=report.max_findings)
     for some in faults:
         report.add_faults(record.id, some, place)
     if counter is not None:
         counter.report_to(report, record.id)
-    zeros.report_to(report, record.id, place)
+    zeros.report_to(report, record.id)
 
 
 def _counter(format: object) -> ValueCounter | None:

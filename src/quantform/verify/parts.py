@@ -13,26 +13,15 @@ import numpy.typing as npt
 from quantform._scalars import SCALARS
 from quantform.formats.checks import hex_word
 from quantform.layouts.faults import SparseReader, read_through
-from quantform.sources import GGUFTensor, SafetensorsTensor, Tensor
+from quantform.sources import SafetensorsTensor
 from quantform.sources.conventions import PairRule, PartRule, QuantizedWeight
 from quantform.verify.reading import Meter, watched
-from quantform.verify.report import Finding, Place, Report
+from quantform.verify.report import Finding, Report
 from quantform.verify.zeros import ZeroPages
 
-__all__ = ["PartReport", "place_in"]
+__all__ = ["PartReport"]
 
 Array = npt.NDArray[Any]
-
-
-def place_in(tensor: Tensor) -> Place | None:
-    """Where the bytes of a tensor are in its file; None where only the tensor itself knows."""
-    if isinstance(tensor, SafetensorsTensor):
-        path, begin = tensor.path, tensor.offset
-    elif isinstance(tensor, GGUFTensor):
-        path, begin = tensor.file.path, tensor.offset
-    else:
-        return None
-    return lambda offset: (path, begin + offset)
 
 
 class PartReport:
@@ -57,7 +46,7 @@ class PartReport:
         words = max(1, tensor.shape[-1]) if tensor.shape else 1
         self._columns = columns or words
         self._bits = 8 if self._scalar is None else self._scalar.bits * words // self._columns
-        self._zeros = ZeroPages()
+        self._zeros = ZeroPages(tensor.locate)
         self._path, self._begin = (tensor.path, tensor.offset) if isinstance(tensor, SafetensorsTensor) else (Path(), 0)
 
     def read(self, meter: Meter, begin: int = 0, end: int | None = None) -> None:
@@ -80,7 +69,7 @@ class PartReport:
 
     def conclude(self) -> None:
         """Report what can be said when all has been read."""
-        self._zeros.report_to(self.report, self._tensor.name, place_in(self._tensor))
+        self._zeros.report_to(self.report, self._tensor.name)
 
     def check(self, words: Array, first: int) -> None:
         """Look at some words, `[n]`, of which the first is the one of that number."""
