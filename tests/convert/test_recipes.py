@@ -1,10 +1,8 @@
-"""Conversions by format and by recipe, from values to artifacts, against the methods on whole arrays."""
+"""Recipes in conversions: formats, rows, groups, sources, methods, uses and plans."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 import gguf_builder as gb
 import quantform as qf
 import safetensors_builder as sb
+from conversions import made, same, values
 from quantform.convert import work
 from quantform.errors import (
     ArgumentError,
@@ -23,214 +22,10 @@ from quantform.errors import (
     QuantformError,
     RecipeError,
     UnknownNameError,
-    UnsupportedError,
     ValuesError,
 )
-from quantform.formats import FORMATS, GroupedWords, Words
+from quantform.formats import FORMATS, GroupedWords
 from quantform.methods import METHODS
-from quantform.sources import NinferSource
-
-ENCODED = [
-    *((method, name) for method in ("grouped_absmax", "grouped_search") for name in METHODS[method].targets),
-    *(("fp8_row_maxabs", name) for name in METHODS["fp8_row_maxabs"].targets),
-    ("nvfp4_maxabs", "nvfp4"),
-]
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-def same(one: Words, other: Words) -> bool:
-    fields = [field.name for field in dataclasses.fields(one)][2:]
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
-
-
-def made(tmp_path: Path, source: Any, **options: Any) -> NinferSource:
-    """The artifact, deeply verified."""
-    path = tmp_path / "made.ninfer"
-    qf.convert(source, path, force=True, **options)
-    report = qf.verify(path, deep=True)
-    assert report.ok, report.findings
-    return NinferSource(path)
-
-
-@pytest.mark.parametrize(("method", "format"), ENCODED)
-def test_a_format_for_every_matrix(tmp_path: Path, method: str, format: str) -> None:
-    arrays = {"w": values(256, 192), "norm": values(192), "ids": np.arange(6).reshape(2, 3)}
-    with made(tmp_path, arrays, format=format, method=method) as source:
-        assert {name: tensor.format for name, tensor in source.items()} == {"w": format, "norm": "fp32", "ids": "int32"}
-        assert same(source["w"].words(), qf.encode(arrays["w"], format, method))
-        assert source["norm"].payload().tobytes() == arrays["norm"].tobytes()
-        assert source.directory.provenance is not None
-        assert {"method": method, "format": format, "objects": ["weight/w"]} in source.directory.provenance["methods"]
-    with made(tmp_path, arrays, format=format) as source:  # without a method, the format's first
-        default = next(name for name, record in METHODS.items() if format in record.targets)
-        assert same(source["w"].words(), qf.encode(arrays["w"], format, default))
-
-
-@pytest.mark.parametrize("format", ["q4_g64_fp16", "q6_g64_fp16", "nvfp4", "fp8_e4m3fn_row_bf16", "bf16"])
-def test_neither_chunks_nor_threads_change_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
-    arrays = {"w": values(256, 320), "v": values(384, 64, seed=1), "bank": values(3, 128, 64, seed=2)}
-    method = "grouped_search" if "_g64_" in format else None
-    results = set()
-    for number, (chunk, threads) in enumerate(itertools.product((3000, 50_000, 1 << 30), (1, 3))):
-        monkeypatch.setattr(work, "CHUNK_VALUES", chunk)
-        path = tmp_path / f"{number}.ninfer"
-        qf.convert(arrays, path, format=format, method=method, threads=threads)
-        with NinferSource(path) as source:
-            results.add(b"".join(tensor.payload().tobytes() for tensor in source.objects.values()))
-    assert len(results) == 1
-
-
-@pytest.mark.parametrize(
-    ("format", "method"),
-    [("bf16", None), ("int32", None), ("fp32", None)]
-    + [(name, method) for method in ("grouped_absmax", "grouped_search") for name in METHODS[method].targets],
-)
-@pytest.mark.parametrize("columns", [5000, 4096, 2049])
-def test_long_rows_are_cut_and_no_byte_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, method: str | None, columns: int
-) -> None:
-    numbers = values(3, columns)
-    arrays = {"f": numbers, "h": numbers.astype(np.float16), "more": values(2, columns, seed=2)}
-    if format == "int32":
-        arrays = {"i": (numbers * 100).astype(np.int64), "b": numbers > 0, "vector": (numbers[0] * 9).astype(np.int8)}
-    weights = {"f": np.random.default_rng(1).random(columns).astype(np.float32)}
-
-    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
-        recipe.assign("*", format=format, method=method)
-        if format != "int32":
-            recipe.group(["h", "more"])
-
-    results = set()
-    for chunk, threads in ((2000, 1), (3000, 2), (1 << 30, 1)):
-        monkeypatch.setattr(work, "CHUNK_VALUES", chunk)
-        options = {"imatrix": weights} if method == "grouped_search" else {}
-        with made(tmp_path, arrays, recipe=configure, threads=threads, **options) as source:
-            results.add(b"".join(tensor.payload().tobytes() for tensor in source.objects.values()))
-    assert len(results) == 1
-
-
-def test_long_rows_of_blocks_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = np.zeros((2, 4096 // 32), np.dtype([("d", "<f2"), ("q", "i1", 32)]))
-    data["d"], data["q"] = 0.5, np.random.default_rng(0).integers(-127, 128, (2, 128, 32))
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gb.build([gb.tensor("w", (2, 4096), gb.Q8_0, data.tobytes())]))
-    expected = qf.encode(data["q"].reshape(2, 4096) * np.float32(0.5), "q4_g64_fp16")
-    monkeypatch.setattr(work, "CHUNK_VALUES", 2000)
-    with made(tmp_path, path, format="q4_g64_fp16", method="grouped_absmax") as source:
-        assert same(source["w"].words(), expected)
-
-
-@pytest.mark.parametrize("format", ["int32", "q4_g64_fp16"])
-def test_values_in_long_rows_are_named_by_their_own_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
-) -> None:
-    monkeypatch.setattr(work, "CHUNK_VALUES", 1024)
-    array = np.zeros((3, 5000))
-    array[1, 4321] = np.nan
-    with pytest.raises(ValuesError, match=r"'w', row 1, column 4321: "):
-        qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
-    array[1, 4321] = 1e30
-    if format == "q4_g64_fp16":
-        with pytest.raises(ValuesError, match=r"'w', row 1, group 67: "):
-            qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
-
-
-def test_memory_does_not_grow_with_a_row(tmp_path: Path) -> None:
-    count = 1 << 23
-    with (tmp_path / "m.safetensors").open("wb") as file:
-        head = f'{{"w":{{"dtype":"I64","shape":[{count}],"data_offsets":[0,{8 * count}]}}}}'.encode()
-        file.write(len(head).to_bytes(8, "little") + head)
-        file.truncate(8 + len(head) + 8 * count)
-    for format in ("bf16", "int32"):
-
-        def configure(model: Any, recipe: Any, sources: Any, format: str = format) -> None:  # noqa: ARG001
-            recipe.assign("*", format=format)
-
-        tracemalloc.start()
-        qf.convert(tmp_path / "m.safetensors", tmp_path / f"{format}.ninfer", recipe=configure, threads=1)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < 8 * count / 2
-
-
-def test_banks_of_experts_are_matrices_bound_by_parts(tmp_path: Path) -> None:
-    bank = values(4, 6, 64)
-    with made(tmp_path, {"experts": bank}, format="q4_g64_fp16") as source:
-        assert source["experts"].shape == (4, 6, 64)
-        assert source.objects["weight/experts"].shape == (24, 64)
-        assert same(source["experts"].words(), qf.encode(bank, "q4_g64_fp16"))
-        assert np.array_equal(source["experts"].decode(), qf.encode(bank, "q4_g64_fp16").decode())
-
-
-def test_what_a_format_cannot_hold_keeps_its_words_and_is_listed(tmp_path: Path) -> None:
-    arrays = {"w": values(128, 64), "odd": values(10, 64), "conv": values(16, 4), "b": values(64)}
-    report = qf.convert(arrays, tmp_path / "a.ninfer", format="nvfp4")
-    with NinferSource(tmp_path / "a.ninfer") as source:
-        assert {name: one.format for name, one in source.items()} == {
-            "w": "nvfp4",
-            "odd": "fp32",
-            "conv": "fp32",
-            "b": "fp32",
-        }
-    assert [line.split(":")[0] for line in report.notes] == ["odd", "conv"]
-    with made(tmp_path, arrays, format="q8_g32_fp16") as source:
-        assert source["conv"].format == "fp32"  # rows shorter than a group
-        assert source["odd"].format == "q8_g32_fp16"
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "expected"),
-    [
-        ({"format": "q9"}, UnknownNameError, "no format"),
-        ({"format": "bf16", "method": "best"}, UnknownNameError, "no conversion method"),
-        ({"method": "grouped_search"}, ArgumentError, "a method needs a format"),
-        ({"parameters": {}}, ArgumentError, "parameters need a method"),
-        ({"format": "q4_g64_fp16", "method": "fp8_row_maxabs"}, UnsupportedError, "'w'.*does not make q4_g64_fp16"),
-        ({"format": "gguf_q8_0"}, UnsupportedError, "'w'.*no method makes gguf_q8_0 from values"),
-        ({"format": "q2_g64_fp16"}, UnsupportedError, "no method makes q2_g64_fp16"),
-        (
-            {"format": "q4_g64_fp16", "method": "grouped_search", "parameters": {"negative": True}},
-            ArgumentError,
-            "'w'.*unknown grouped_search parameters: negative",
-        ),
-        (
-            {"format": "q4_g64_fp16", "method": "grouped_search", "parameters": {"negative_scales": 1}},
-            ArgumentError,
-            "must be a bool",
-        ),
-        ({"format": "q4_g64_fp16", "imatrix": "x"}, ArgumentError, "for grouped_search"),
-        ({"fallback": "fp16"}, ArgumentError, "fallback"),
-        ({"threads": 0}, ArgumentError, "threads"),
-        ({"components": {"text": {"x": np.ones(2)}}}, ArgumentError, "component"),
-    ],
-)
-def test_wrong_requests(tmp_path: Path, options: dict[str, Any], error: type[QuantformError], expected: str) -> None:
-    with pytest.raises(error, match=expected):
-        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", **options)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("format", ["q4_g64_fp16", "fp8_e4m3fn_row_bf16", "nvfp4", "bf16"])
-def test_values_that_no_format_holds_are_named_by_place(tmp_path: Path, format: str) -> None:
-    array = values(256, 128)
-    array[200, 77] = np.inf
-    with pytest.raises(QuantformError, match=r"'w', row 200, column 77") as caught:
-        qf.convert({"w": array}, tmp_path / "a.ninfer", format=format)
-    assert "inf" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_first_bad_value_is_named_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "CHUNK_VALUES", 64)
-    array = values(256, 64)
-    array[[40, 41, 255], 3] = np.nan
-    for threads in (1, 2, 7):
-        with pytest.raises(ValuesError, match=r"'w', row 40, column 3"):
-            qf.convert({"w": array}, tmp_path / "a.ninfer", format="q4_g64_fp16", threads=threads)
-
 
 # --- recipes --------------------------------------------------------------------------------------------------------
 
@@ -474,133 +269,6 @@ def test_a_recipe_changes_what_a_format_says(tmp_path: Path) -> None:
         assert [source[name].format for name in arrays] == ["q4_g64_fp16", "fp32"]
 
 
-# --- importance -----------------------------------------------------------------------------------------------------
-
-
-def an_imatrix(tmp_path: Path, vectors: Mapping[str, np.ndarray]) -> Path:
-    path = tmp_path / "i.safetensors"
-    path.write_bytes(sb.build({name: vector.astype(np.float32) for name, vector in vectors.items()}))
-    return path
-
-
-def test_importance_by_parameter_and_by_expert(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    arrays = {"w": values(4, 128), "bank": values(3, 2, 128), "plain": values(4, 128, seed=5)}
-    weights = {"w": rng.random(128) * 9, "bank": rng.random((3, 128)) * 9}
-    path = an_imatrix(tmp_path, weights)
-
-    def searched(array: np.ndarray, vector: np.ndarray | None) -> Words:
-        more: dict[str, Any] = {} if vector is None else {"importance": vector.astype(np.float32)}
-        return qf.encode(array, "q4_g64_fp16", "grouped_search", **more)
-
-    options: dict[str, Any] = {"format": "q4_g64_fp16", "method": "grouped_search"}
-    with made(tmp_path, arrays, **options, imatrix=path) as source:
-        assert same(source["w"].words(), searched(arrays["w"], weights["w"]))
-        assert same(source["plain"].words(), searched(arrays["plain"], None))
-        for expert in range(3):
-            rows = slice(2 * expert, 2 * expert + 2)
-            assert same(source["bank"].words(rows), searched(arrays["bank"][expert], weights["bank"][expert]))
-        assert not same(source["w"].words(), searched(arrays["w"], None))
-        provenance = source.directory.provenance
-    assert provenance is not None
-    assert provenance["methods"][0]["parameters"] == {"imatrix": "i.safetensors"}
-    assert provenance["sources"]["imatrix"]["files"][0]["path"] == "i.safetensors"
-    report = qf.convert(arrays, tmp_path / "n.ninfer", **options, imatrix=path)
-    assert any(line.startswith("1 matrix not in the importance matrix") for line in report.notes)
-    with made(tmp_path, arrays, **options, imatrix=weights) as source:  # vectors by name
-        assert same(
-            source["w"].words(), qf.encode(arrays["w"], "q4_g64_fp16", "grouped_search", importance=weights["w"])
-        )
-
-
-def test_a_recipes_own_importance_wins(tmp_path: Path) -> None:
-    weights = np.random.default_rng(3).random(128)
-
-    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
-        recipe.assign("w", format="q4_g64_fp16", method="grouped_search", parameters={"importance": weights})
-
-    path = an_imatrix(tmp_path, {"w": np.ones(128)})
-    with made(tmp_path, {"w": values(4, 128)}, recipe=configure, imatrix=path) as source:
-        expected = qf.encode(values(4, 128), "q4_g64_fp16", "grouped_search", importance=weights)
-        assert same(source["w"].words(), expected)
-
-
-@pytest.mark.parametrize(
-    ("vectors", "expected"),
-    [
-        ({"other": np.ones(64)}, "knows none of the parameters"),
-        ({"w": np.ones(32)}, "one value per input channel"),
-        ({"w": np.ones((3, 64))}, "do not fit"),
-    ],
-)
-def test_importance_that_does_not_fit(tmp_path: Path, vectors: dict[str, np.ndarray], expected: str) -> None:
-    path = an_imatrix(tmp_path, vectors)
-    with pytest.raises(ArgumentError, match=expected):
-        qf.convert(
-            {"w": values(4, 64)}, tmp_path / "a.ninfer", format="q4_g64_fp16", method="grouped_search", imatrix=path
-        )
-
-
-def test_an_importance_matrix_that_nothing_uses(tmp_path: Path) -> None:
-    def configure(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
-        recipe.assign("w", format="q4_g64_fp16", method="grouped_absmax")
-
-    with pytest.raises(ArgumentError, match="nothing uses the importance matrix"):
-        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", recipe=configure, imatrix={"w": np.ones(64)})
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters", "problem", "hint"),
-    [
-        ("grouped_absmax", {"imatrix": "i"}, "unknown grouped_absmax parameters: imatrix", "takes none"),
-        ("grouped_search", {"imatrx": "i"}, "unknown grouped_search parameters: imatrx", "'imatrix'"),
-        ("grouped_search", {"zzz": 1}, "unknown grouped_search parameters: zzz", "imatrix, importance, negative"),
-    ],
-)
-def test_unknown_parameters(tmp_path: Path, method: str, parameters: dict[str, Any], problem: str, hint: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        qf.convert(
-            {"w": values(4, 64)}, tmp_path / "a.ninfer", format="q4_g64_fp16", method=method, parameters=parameters
-        )
-    assert caught.value.problem == problem
-    assert hint in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    "text", ["format='bf16', parameters={'x': 1}", "layout='row_scale_v1'", "method='grouped_absmax'"]
-)
-def test_what_a_recipe_file_asks_for_is_an_error_of_the_recipe(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "r.py"
-    path.write_text(f"def configure(model, recipe, sources):\n    recipe.assign('w', {text})\n")
-    with pytest.raises(RecipeError, match=r"r\.py:configure, parameter 'w'"):
-        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", recipe=path)
-
-
-def test_a_plan_for_an_output_refuses_what_writing_would(tmp_path: Path) -> None:
-    arrays, path = {"w": values(4, 64)}, tmp_path / "a.ninfer"
-    qf.plan(arrays, output=path)
-    with pytest.raises(ArgumentError):
-        qf.plan(arrays, output=path, max_file_bytes=10)
-    path.touch()
-    with pytest.raises(OutputExistsError):
-        qf.plan(arrays, output=path)
-    qf.plan(arrays, output=path, force=True)
-    assert path.read_bytes() == b""
-
-
-@pytest.mark.parametrize("vectors", [(128,), (1, 128), (2, 128), (4, 128), (12, 128), (3, 1, 128)])
-def test_a_bank_has_one_importance_vector_for_each_expert(tmp_path: Path, vectors: tuple[int, ...]) -> None:
-    expected = r"'bank'.*3 vectors of 128.*\[3, 4, 128\], found .*" + ", ".join(map(str, vectors))
-    with pytest.raises(ArgumentError, match=expected):
-        qf.convert(
-            {"bank": values(3, 4, 128)},
-            tmp_path / "a.ninfer",
-            format="q4_g64_fp16",
-            method="grouped_search",
-            imatrix={"bank": np.ones(vectors)},
-        )
-
-
 # --- uses -----------------------------------------------------------------------------------------------------------
 
 
@@ -720,3 +388,25 @@ def test_ternary_and_other_words_are_imported_by_format(tmp_path: Path, name: st
         else:
             decoded = np.tile(np.arange(32, dtype=np.float32) * 0.5, (2, 2))
             assert same(words, qf.encode(decoded, name))
+
+
+@pytest.mark.parametrize(
+    "text", ["format='bf16', parameters={'x': 1}", "layout='row_scale_v1'", "method='grouped_absmax'"]
+)
+def test_what_a_recipe_file_asks_for_is_an_error_of_the_recipe(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.py"
+    path.write_text(f"def configure(model, recipe, sources):\n    recipe.assign('w', {text})\n")
+    with pytest.raises(RecipeError, match=r"r\.py:configure, parameter 'w'"):
+        qf.convert({"w": values(4, 64)}, tmp_path / "a.ninfer", recipe=path)
+
+
+def test_a_plan_for_an_output_refuses_what_writing_would(tmp_path: Path) -> None:
+    arrays, path = {"w": values(4, 64)}, tmp_path / "a.ninfer"
+    qf.plan(arrays, output=path)
+    with pytest.raises(ArgumentError):
+        qf.plan(arrays, output=path, max_file_bytes=10)
+    path.touch()
+    with pytest.raises(OutputExistsError):
+        qf.plan(arrays, output=path)
+    qf.plan(arrays, output=path, force=True)
+    assert path.read_bytes() == b""

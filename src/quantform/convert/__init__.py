@@ -14,6 +14,7 @@ import numpy.typing as npt
 from quantform import onnx
 from quantform._progress import Progress, silent
 from quantform._report import Report
+from quantform._sizes import counted
 from quantform.container import Component
 from quantform.convert.artifact import Origin, check_artifact, write_artifact
 from quantform.convert.carried import Carried
@@ -44,6 +45,7 @@ from quantform.sources.conventions import Checkpoint
 __all__ = ["Plan", "Report", "convert", "plan"]
 
 Anything = str | os.PathLike[str] | Mapping[str, npt.NDArray[Any]]
+_LISTED = 4
 
 
 def convert(
@@ -297,9 +299,20 @@ def _prepared(source: Anything, options: _Options) -> Iterator[_Prepared]:
         made.recipe = loaded.name if loaded is not None else None
         made.resource_bytes = sum(resource.nbytes for one in carried for resource in one.resources.values())
         notes = [note for one in carried for note in one.notes]
-        notes += [f"{name}: keeps its words, since {reason}" for name, reason in left.items()]
+        notes += _left_notes(options.format, left, recipe)
         made.notes = [*notes, *made.notes]
         yield _Prepared(made, carried, loaded, further, planner)
+
+
+def _left_notes(format: str | None, left: Mapping[str, str], recipe: Recipe) -> Iterator[str]:
+    """How many parameters are made as if there were no `format`, and why; but for those of which a recipe spoke."""
+    names: dict[str, list[str]] = {}
+    for name, reason in left.items():
+        if all(selection.choice.is_default for selection in recipe.selections[name]):
+            names.setdefault(reason, []).append(name)
+    for reason, some in names.items():
+        listed = ", ".join(some[:_LISTED]) + (", ..." if len(some) > _LISTED else "")
+        yield f"{counted(len(some), 'tensor')} made as without {format} ({listed}): {reason}"
 
 
 @contextmanager

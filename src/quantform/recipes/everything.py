@@ -33,7 +33,7 @@ def assign_matrices(
         parameters: The method's parameters.
 
     Returns:
-        The matrices that were left as they are, and why; not the vectors and integers.
+        The parameters that were left as they are, and why.
 
     Raises:
         UnknownNameError: No format or method is called so.
@@ -41,24 +41,25 @@ def assign_matrices(
     record = FORMATS[format]
     taken, left = [], {}
     for name, parameter in recipe.model.parameters.items():
-        if parameter.is_matrix:
-            reason = _obstacle(parameter, record.name)
-            if reason is None:
-                taken.append(name)
-            else:
-                left[name] = reason
+        reason = _obstacle(parameter, record.name)
+        if reason is None:
+            taken.append(name)
+        else:
+            left[name] = reason
     if taken:
         recipe.assign(taken, format=format, method=method, parameters=parameters)
     return left
 
 
 def _obstacle(parameter: Parameter, format: str) -> str | None:
-    """Why a format is not for a matrix; None where it is."""
+    """Why a format is not for a parameter; None where it is."""
     record = FORMATS[format]
+    if not parameter.is_matrix:
+        return "no matrix of numbers with a fraction"
     rows, columns = parameter.source.matrix
     group = record.group if isinstance(record, (GroupedFormat, Nvfp4Format)) else 1
     if columns < group:
-        return f"its rows of {columns} are shorter than a group of {group}"
+        return f"rows of {columns} are shorter than a group of {group}"
     if record.category == "direct":
         return None
     try:

@@ -90,7 +90,8 @@ def _read_payload(
             report.add(of_error("structure", record.id, error))
     _read_gap(report, artifact, at, artifact.payload_bytes, missing, meter)
     if skipped:
-        report.notes.append(f"{skipped} of {len(artifact.objects)} objects not looked at: a file is missing")
+        objects = f"{skipped} of {len(artifact.objects)} objects"
+        report.notes.append(f"{objects} not looked at: a file that they need is missing or wrong")
 
 
 def _read_object(
