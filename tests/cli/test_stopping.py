@@ -368,7 +368,7 @@ def shell(line: str, *words: object) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("words", ["formats", "inspect $1", "inspect $1 --json", "convert $1 $2"])
+@pytest.mark.parametrize("words", ["inspect $1", "verify $1 --deep", "compare $1 $1 --json", "convert $1 $2"])
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path, words: str) -> None:
     done = shell(f"{{ q {words}; echo $? >&3; }} 3>&2 | true", EXAMPLE, tmp_path / "m.ninfer")
     assert done.stderr == b"141\n"

@@ -9,7 +9,8 @@ import typer
 
 from quantform._sizes import human_bytes
 from quantform._text import shortened
-from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.cli._options import Force, Json
+from quantform.cli._output import echo, plain, print_json, print_table, progress_bar
 from quantform.compare import ORDERS, Compared, Comparison, Side, Total, check_max_error
 from quantform.compare import compare as run
 from quantform.errors import ArgumentError
@@ -56,8 +57,8 @@ def compare(
             help="The tensor of A whose codes and scales the report shows; by default the worst quantized one.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace X.html if it exists.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
     """Measure how far each tensor of B is from that of the same name in A.
 
@@ -75,17 +76,17 @@ def compare(
     else:
         _print(found)
         for name in beyond:
-            typer.echo(plain(f"not within {max_error:g}: {name}"))
+            echo(plain(f"not within {max_error:g}: {name}"))
         if html is not None:
-            typer.echo(plain(f"{html}: the report"))
+            echo(plain(f"{html}: the report"))
     if beyond or not found.ok:
         raise typer.Exit(1)
 
 
 def _print(found: Comparison) -> None:
     for letter, side in (("A", found.a), ("B", found.b)):
-        typer.echo(plain(f"{letter} {_side(side)}"))
-    typer.echo()
+        echo(plain(f"{letter} {_side(side)}"))
+    echo()
     lines = [
         (
             shortened(plain(one.name), _WIDEST_NAME),
@@ -101,9 +102,9 @@ def _print(found: Comparison) -> None:
     print_table(_HEADER, lines, right=(4, 5, 6, 7, 8, 9, 10))
     notes = found.notes()
     if notes:
-        typer.echo()
+        echo()
         for note in notes:
-            typer.echo(plain(note))
+            echo(plain(note))
 
 
 def _side(side: Side) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from quantform._sizes import counted
-from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.cli._options import Json
+from quantform.cli._output import echo, plain, print_json, print_table, progress_bar
 from quantform.errors import ArgumentError
 from quantform.testing import (
     RULES,
@@ -68,7 +69,7 @@ def conform(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="What one run may take.")] = 60.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """Run a foreign decoder or encoder over the conformance vectors, and exit with 1 if it breaks a rule.
 
@@ -92,7 +93,7 @@ def conform(
                 manifest = export(directory, formats, progress)
             exported = {"directory": str(directory), "vectors": len(manifest["vectors"])}
             if not json:
-                typer.echo(plain(f"{directory}: {counted(exported['vectors'], 'vector')}"))
+                echo(plain(f"{directory}: {counted(exported['vectors'], 'vector')}"))
         if decoder is not None:
             with progress_bar("decoding", steps=True) as progress:
                 reports["decode"] = check_decoder(decoder, formats, outputs, progress)
@@ -133,11 +134,11 @@ def _outputs(dtypes: list[str] | None, decoder: ForeignDecoder) -> tuple[str, ..
 
 def _print(report: Report) -> None:
     for group in report.unrun:
-        typer.echo(plain(f"failed to run: {group.reason}"))
+        echo(plain(f"failed to run: {group.reason}"))
         _print_lines([("rules", group.rules), ("first", _vector(group.first))], group.first.detail)
     for result in report.broken:
-        typer.echo(plain(f"{result.subject}: {result.rule}"))
-        typer.echo(f"  {RULES[result.rule].meaning}.")
+        echo(plain(f"{result.subject}: {result.rule}"))
+        echo(f"  {RULES[result.rule].meaning}.")
         first = result.first
         if first is not None:
             lines = [("vector", _vector(first)), ("problem", first.problem), ("where", first.where)]
@@ -148,7 +149,7 @@ def _print(report: Report) -> None:
     ]
     print_table(("rules of", "kept", "broken", "failed to run", "not implemented"), rows, right=(1, 2, 3, 4))
     if not report.failures and not report.ok:
-        typer.echo("nothing was checked")
+        echo("nothing was checked")
 
 
 def _vector(difference: Difference) -> str:
@@ -159,7 +160,7 @@ def _print_lines(lines: Iterable[tuple[str, str]], detail: str) -> None:
     """Indented lines of a name and a text, those without a text left out; then more text, and an empty line."""
     for name, text in lines:
         if text:
-            typer.echo(plain(f"  {name:<8}  {text}"))
+            echo(plain(f"  {name:<8}  {text}"))
     for line in detail.splitlines():
-        typer.echo(plain(f"  {line}"))
-    typer.echo()
+        echo(plain(f"  {line}"))
+    echo()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from quantform.cli._options import Force, Json
 from quantform.cli._output import echo, plain, print_json, print_report, print_table, progress_bar
 from quantform.convert import Plan
 from quantform.convert import convert as run
@@ -120,11 +121,11 @@ def convert(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="How many threads encode; by default every CPU.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")] = False,
+    force: Force = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what each parameter would become, and write nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
+    json: Json = False,
 ) -> None:
     """Convert SRC to DST without changing a word that DST can hold, unless a format or a recipe asks for it.
 

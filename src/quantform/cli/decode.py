@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from quantform.cli._options import AnyFile, Force
 from quantform.cli._output import echo, plain, progress_bar, row_slice
 from quantform.npy import write_npy
 from quantform.sources import open_source
@@ -20,9 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def decode(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors, .onnx or .ninfer file.", readable=False)
-    ],
+    file: AnyFile,
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="The tensor's name, as `inspect` lists it.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="X.npy", help="Where to write the values.")],
     rows: Annotated[
@@ -36,7 +35,7 @@ def decode(
             help="float32, float16, bfloat16 or float64; by default the type that rounds nothing.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace X.npy if it exists.")] = False,
+    force: Force = False,
 ) -> None:
     """Decode one tensor exactly and write it as a NumPy file, a piece at a time.
 

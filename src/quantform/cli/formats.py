@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from quantform._registry import near_matches
+from quantform.cli._options import Json
 from quantform.cli._output import echo, print_json, print_table
 from quantform.errors import UnknownNameError
 from quantform.formats import FORMATS, Format
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def formats(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One format, profile or layout.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """List the numeric formats, packed profiles and storage layouts, or tell about one."""
     if name is not None:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from quantform._sizes import counted
-from quantform.cli._output import plain
+from quantform.cli._options import Force
+from quantform.cli._output import echo, plain
 from quantform.recipes import import_importance
 
 __all__ = ["register"]
@@ -38,14 +39,14 @@ def imatrix(
             readable=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    force: Force = False,
 ) -> None:
     """Import an importance matrix: in_sum2 / max(counts, 1) of each weight, F32, one value an input channel."""
     imported = import_importance(source, output, config=config, force=force)
     kinds = Counter("expert bank" if len(shape) > 1 else "vector" for shape in imported.shapes.values())
     found = ", ".join(counted(count, kind) for kind, count in kinds.items())
-    typer.echo(plain(f"{output}: {found}"))
+    echo(plain(f"{output}: {found}"))
     if imported.unused:
         names = ", ".join(map(repr, imported.unused[:_LISTED])) + (", ..." if len(imported.unused) > _LISTED else "")
         left = counted(len(imported.unused), "vector")
-        typer.echo(plain(f"{source}: {left} left out, without a role in the config's layers: {names}"))
+        echo(plain(f"{source}: {left} left out, without a role in the config's layers: {names}"))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from quantform._sizes import human_bytes, product
+from quantform.cli._options import AnyFile, Json
 from quantform.cli._output import echo, plain, print_json, print_table
 from quantform.errors import QuantformError
 from quantform.sources import Checkpoint, GGUFSource, Source, Tensor, open_source
@@ -27,10 +28,8 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors, .onnx or .ninfer file.", readable=False)
-    ],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    file: AnyFile,
+    json: Json = False,
     metadata: Annotated[bool, typer.Option("--metadata", help="Also list every metadata key with its value.")] = False,
 ) -> None:
     """Show what is in FILE: its tensors, their shapes, formats and sizes, and totals by format.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quantform import onnx
+from quantform.cli._options import Force, Json
 from quantform.cli._output import print_report, progress_bar
 
 __all__ = ["register"]
@@ -54,8 +55,8 @@ def attach(
             help="The operators of OUT: 29 (has DequantizePacked; the default), or earlier ones, which do it.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
     """Replace float initializers of GRAPH by packed tensors of WEIGHTS, which stay packed until the graph runs.
 

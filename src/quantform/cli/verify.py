@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from quantform._sizes import counted
-from quantform.cli._output import plain, print_json, print_table, progress_bar
+from quantform.cli._options import AnyFile, Json
+from quantform.cli._output import echo, plain, print_json, print_table, progress_bar
 from quantform.verify import Finding, MethodError
 from quantform.verify import verify as run
 
@@ -24,9 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF, safetensors, .onnx or .ninfer file.", readable=False)
-    ],
+    file: AnyFile,
     deep: Annotated[
         bool,
         typer.Option(
@@ -48,7 +47,7 @@ def verify(
         int, typer.Option("--max-findings", metavar="N", min=1, help="List at most N findings; all are counted.")
     ] = 100,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for remarks too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
+    json: Json = False,
 ) -> None:
     """Check FILE and exit with 1 if anything is wrong. Remarks are about what is allowed and worth a look.
 
@@ -64,21 +63,21 @@ def verify(
         _print_findings("wrong", report.findings, report.total)
         _print_findings("remark", report.remarks, report.total_remarks)
         for line in report.notes:
-            typer.echo(plain(line))
+            echo(plain(line))
         if report.errors:
             _print_errors(report.errors)
         verdict = "all right" if report.ok else f"{report.total} wrong"
-        typer.echo(f"{plain(str(file))}: {verdict}")
+        echo(f"{plain(str(file))}: {verdict}")
     if not report.ok or (strict and report.total_remarks):
         raise typer.Exit(1)
 
 
 def _print_findings(word: str, findings: list[Finding], total: int) -> None:
     for finding in findings:
-        typer.echo(plain(f"{word}: {finding}"))
+        echo(plain(f"{word}: {finding}"))
     rest = total - sum(finding.count for finding in findings)
     if rest > 0:
-        typer.echo(f"{word}: {rest} more, not listed")
+        echo(f"{word}: {rest} more, not listed")
 
 
 def _print_errors(errors: list[MethodError]) -> None:
@@ -96,11 +95,11 @@ def _print_errors(errors: list[MethodError]) -> None:
     ]
     print_table(header, lines, right=range(3, 8))
     if len(errors) > _SHOWN:
-        typer.echo(f"and {counted(len(errors) - _SHOWN, 'tensor')} with smaller errors; --json lists them")
+        echo(f"and {counted(len(errors) - _SHOWN, 'tensor')} with smaller errors; --json lists them")
     for error in errors:
         if error.incomparable:
             elements = counted(error.incomparable, "element")
-            typer.echo(
+            echo(
                 plain(f"{error.name}: {elements} not finite on one side, or differently on both, which no number tells")
             )
 
