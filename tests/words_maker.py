@@ -42,7 +42,7 @@ def faults_of(
 ) -> list[Fault]:
     """Everything that is wrong with a payload, and that as much was counted."""
     found = list(layout.faults(reader_of(payload), record, shape, divisors, limit=1_000_000))
-    assert sum(faults.count for faults in found) == sum(len(faults.first) for faults in found)
+    assert sum(faults.count for faults in found) == sum(fault.count for faults in found for fault in faults.first)
     return [fault for faults in found for fault in faults.first]
 
 

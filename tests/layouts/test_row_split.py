@@ -160,6 +160,24 @@ def test_every_wrong_byte_of_padding_is_found() -> None:
     assert scales.row_bytes == 4  # both groups are logical: no padding scales
 
 
+def test_stretches_of_padding_end_with_their_row() -> None:
+    name, shape = "q8_g32_fp16", (3, 70)
+    payload = LAYOUT.pack(make_words(FORMATS[name], shape, np.random.default_rng(1)))
+    assert isinstance(LAYOUT, RowPlaneLayout)
+    codes, scales = LAYOUT.planes(FORMATS[name], shape)
+    for row in (0, 1):
+        payload[codes.offset + row * 128 + 70 : codes.offset + (row + 1) * 128] = 9
+    payload[codes.offset + 100] = 0
+    payload[scales.offset - 5 : scales.offset] = 1
+    problem = "a code past the last column is not canonical"
+    assert faults_of(LAYOUT, payload, name, shape) == [
+        Fault("padding", "the gap between planes is not canonical", scales.offset - 5, "0x00", "0x01", count=5),
+        Fault("padding", problem, codes.offset + 70, "0x00", "0x09", 0, count=30),
+        Fault("padding", problem, codes.offset + 101, "0x00", "0x09", 0, count=27),
+        Fault("padding", problem, codes.offset + 128 + 70, "0x00", "0x09", 1, count=58),
+    ]
+
+
 def test_padding_scales() -> None:
     name, shape = "q8_g32_fp16", (3, 33)
     payload = LAYOUT.pack(make_words(FORMATS[name], shape, np.random.default_rng(1)))

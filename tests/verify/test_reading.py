@@ -192,6 +192,8 @@ def test_all_is_counted_and_some_is_listed(tmp_path: Path) -> None:
     lines = [line for line in ran.output.splitlines() if line.startswith("wrong:")]
     assert len(lines) == 4
     assert lines[3] == f"wrong: {report.total - 3} more, not listed"
+    counts = ", ".join(f"{rule} {count}" for rule, count in report.counts(remarks=False).items())
+    assert f"{lines[3]}\nwrong in all: {counts}\n" in ran.output
     document = json.loads(CliRunner().invoke(app, ["verify", str(path), "--deep", "--json"]).output)
     assert len(document["findings"]) == 100
     assert document["total"] == report.total

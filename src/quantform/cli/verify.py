@@ -60,8 +60,8 @@ def verify(
     if json:
         print_json(report.as_dict())
     else:
-        _print_findings("wrong", report.findings, report.total)
-        _print_findings("remark", report.remarks, report.total_remarks)
+        _print_findings("wrong", report.findings, report.counts(remarks=False))
+        _print_findings("remark", report.remarks, report.counts(remarks=True))
         for line in report.notes:
             echo(plain(line))
         if report.errors:
@@ -72,12 +72,14 @@ def verify(
         raise typer.Exit(1)
 
 
-def _print_findings(word: str, findings: list[Finding], total: int) -> None:
+def _print_findings(word: str, findings: list[Finding], counts: dict[str, int]) -> None:
+    """What was kept, and, where that is not all, how often each rule is broken."""
     for finding in findings:
         echo(plain(f"{word}: {finding}"))
-    rest = total - sum(finding.count for finding in findings)
+    rest = sum(counts.values()) - sum(finding.count for finding in findings)
     if rest > 0:
         echo(f"{word}: {rest} more, not listed")
+        echo(f"{word} in all: {', '.join(f'{rule} {count}' for rule, count in counts.items())}")
 
 
 def _print_errors(errors: list[MethodError]) -> None:

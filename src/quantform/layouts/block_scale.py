@@ -178,8 +178,8 @@ class BlockScaleLayout(Layout):
         codes, divisor_offset = dimensions[0] * dimensions[1] // 2, _divisor_offset(dimensions)
         for _ in read_through(read, 0, codes):
             pass  # that they are there to be read
-        for offset, gap in read_through(read, codes, _scale_offset(dimensions)):
-            yield from byte_faults(gap, offset, "the gap between planes is not canonical", limit)
+        gap = read_through(read, codes, _scale_offset(dimensions))
+        yield from byte_faults(gap, "the gap between planes is not canonical", limit)
         for offset, scales in read_through(read, _scale_offset(dimensions), divisor_offset):
             if not nvfp4.are_legal(scales, np.ones(1, np.uint32)):
                 tally = nvfp4.scale_tally(_shown(scales, "e4m3fn"), limit)

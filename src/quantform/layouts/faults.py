@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,18 +33,19 @@ WINDOW_COLUMNS = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One word or byte of a payload that is not as it must be.
+    """One word of a payload, or a stretch of its bytes, that is not as it must be.
 
     Attributes:
         rule: The rule's short name: `"code"`, `"scale"`, `"zero-scale"`, `"divisor"`, `"padding"`, `"gap"`.
         problem: What is wrong, a phrase.
         offset: Its first byte in the payload.
-        expected: What would be right.
-        found: What is there.
+        expected: What would be right, of bytes the first one.
+        found: What is there, likewise.
         row: The row, counted through the flattened leading axes.
         group: The group of the row, where the format has groups.
         column: The column, of codes.
         divisor: Which divisor.
+        count: How many bytes that are to be zeros or padding follow one another here; 1 for a word.
     """
 
     rule: str
@@ -56,6 +57,7 @@ class Fault:
     group: int | None = None
     column: int | None = None
     divisor: int | None = None
+    count: int = 1
 
     @property
     def where(self) -> str:
@@ -71,7 +73,7 @@ class Faults:
     """Faults of one rule in one piece of a payload.
 
     Attributes:
-        count: How many there are.
+        count: How many words or bytes there are.
         first: The first of them, no more than were asked for.
     """
 
@@ -142,9 +144,39 @@ def read_through(
         at = last
 
 
-def byte_faults(data: Bytes, offset: int, problem: str, limit: int, rule: str = "padding") -> Iterator[Faults]:
-    """The bytes that are not zero, as faults of padding."""
-    if data.any():
-        wrong = np.flatnonzero(data)
-        first = (Fault(rule, problem, offset + at, "0x00", f"0x{int(data[at]):02X}") for at in wrong[:limit].tolist())
-        yield Faults(wrong.size, tuple(first))
+def byte_faults(
+    pieces: Iterable[tuple[int, Bytes]], problem: str, limit: int, rule: str = "padding"
+) -> Iterator[Faults]:
+    """The bytes that are not zero: each stretch of them is one fault, which counts them.
+
+    Args:
+        pieces: Offsets, and the bytes from there on, in order.
+        problem: What is wrong with such a byte.
+        limit: How many stretches of a piece are described.
+        rule: The rule.
+    """
+    begun: Fault | None = None  # a stretch that may go on in the next piece
+    for offset, data in pieces:
+        wrong = np.flatnonzero(data) if data.any() else np.zeros(0, np.int64)
+        starts = wrong[np.diff(wrong, prepend=-2) != 1]
+        ends = wrong[np.diff(wrong, append=data.size + 1) != 1] + 1
+        if begun is not None and starts.size and begun.offset + begun.count == offset + int(starts[0]):
+            begun = replace(begun, count=begun.count + int(ends[0]))
+            if ends[0] == data.size:
+                continue
+            starts, ends = starts[1:], ends[1:]
+        if begun is not None:
+            yield Faults(begun.count, (begun,))
+            begun = None
+
+        def fault(begin: int, end: int, offset: int = offset, data: Bytes = data) -> Fault:
+            return Fault(rule, problem, offset + begin, "0x00", f"0x{int(data[begin]):02X}", count=end - begin)
+
+        if ends.size and ends[-1] == data.size:
+            begun = fault(int(starts[-1]), data.size)
+            starts, ends = starts[:-1], ends[:-1]
+        if starts.size:
+            some = zip(starts[:limit].tolist(), ends[:limit].tolist(), strict=True)
+            yield Faults(int((ends - starts).sum()), tuple(fault(begin, end) for begin, end in some))
+    if begun is not None:
+        yield Faults(begun.count, (begun,))

@@ -478,7 +478,7 @@ class RowPlaneLayout(Layout):
         for offset, count in self.gaps(record, dimensions):
             gap = np.empty(count, np.uint8)
             read(offset, gap)
-            yield from byte_faults(gap, offset, "the gap between planes is not canonical", limit)
+            yield from byte_faults([(offset, gap)], "the gap between planes is not canonical", limit)
         for piece in self._pieces(read, record, dimensions):
             if not all_legal(self.row_words(piece.payload, record, piece.shape, 1)):
                 for tally in record.tallies(self._unpack(piece.payload, record, piece.shape, 1), limit=limit):

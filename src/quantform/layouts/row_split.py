@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._native import kernels
+from quantform._rows import runs
 from quantform._sizes import align_up
 from quantform.formats import FORMATS, Format, GroupedFormat, GroupedWords, Words
 from quantform.formats.checks import words_of
@@ -175,13 +177,15 @@ def _row_end_faults(
     ends = view[:, view.shape[1] - mask.size :]
     if kernels is not None and kernels.rows_match(ends, mask, expected):
         return
-    wrong = np.flatnonzero((ends ^ expected) & mask)
-    if wrong.size:
+    down, byte = np.nonzero((ends ^ expected) & mask)
+    if down.size:
         first = []
-        for place in wrong[:limit].tolist():
-            down, byte = divmod(place, mask.size)
-            there, keep = int(ends[down, byte]), int(~mask[byte])
-            offset = plane.offset + (row + down + 1) * plane.row_bytes - mask.size + byte
-            right = f"0x{int(expected[byte]) | there & keep:02X}"
-            first.append(Fault("padding", f"{kind} is not canonical", offset, right, f"0x{there:02X}", row + down))
-        yield Faults(wrong.size, tuple(first))
+        apart = mask.size + 1  # so that no stretch goes on in another row
+        for begin, end in islice(runs(down * apart + byte), limit):
+            at, byte_of_row = divmod(begin, apart)
+            there, keep = int(ends[at, byte_of_row]), int(~mask[byte_of_row])
+            offset = plane.offset + (row + at + 1) * plane.row_bytes - mask.size + byte_of_row
+            right = f"0x{int(expected[byte_of_row]) | there & keep:02X}"
+            problem = f"{kind} is not canonical"
+            first.append(Fault("padding", problem, offset, right, f"0x{there:02X}", row + at, count=end - begin))
+        yield Faults(down.size, tuple(first))

@@ -54,9 +54,8 @@ def _read_rest(report: Report, shard: GGUFShard, segment: Segment, meter: Meter)
     begin = max(segment.offset, min(shard.header_end, end))
     padded = min(align_up(begin, shard.header.alignment), end)
     read = watched(shard.file.read_into, meter, (), shard.file.stored_spans)
-    for at, data in read_through(read, begin, padded):
-        for faults in byte_faults(data, at, "a byte of padding is not zero", report.max_findings):
-            report.add_faults(str(shard.path), faults, place)
+    for faults in byte_faults(read_through(read, begin, padded), "a byte of padding is not zero", report.max_findings):
+        report.add_faults(str(shard.path), faults, place)
     if padded < end:
         _remark_unused(report, shard, padded, end, meter)
 

@@ -137,12 +137,11 @@ def _counter(format: object) -> ValueCounter | None:
 
 def _read_gap(report: Report, artifact: Artifact, begin: int, end: int, missing: set[int], meter: Meter) -> None:
     """The bytes of no object, which are zeros; the files that have them may be missing."""
+    problem = "a byte that belongs to no object is not zero"
+    read = watched(artifact.read_into, meter, (), artifact.stored_spans)
     for offset, count in _present(artifact, begin, end, missing):
-        read = watched(artifact.read_into, meter, (), artifact.stored_spans)
-        for at, gap in read_through(read, offset, offset + count):
-            problem = "a byte that belongs to no object is not zero"
-            for faults in byte_faults(gap, at, problem, report.max_findings, rule="gap"):
-                report.add_faults(str(artifact.path), faults, artifact.locate)
+        for faults in byte_faults(read_through(read, offset, offset + count), problem, report.max_findings, rule="gap"):
+            report.add_faults(str(artifact.path), faults, artifact.locate)
 
 
 def _present(artifact: Artifact, begin: int, end: int, missing: set[int]) -> Iterator[tuple[int, int]]:

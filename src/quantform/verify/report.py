@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantform._sizes import counted
 from quantform.compare.measure import Errors
 from quantform.errors import QuantformError
 from quantform.layouts import Fault, Faults
@@ -103,12 +104,16 @@ class Report:
     @property
     def total(self) -> int:
         """How many things are wrong, those that were not kept among them."""
-        return sum(count for rule, count in self.broken.items() if not RULES[rule].remark)
+        return sum(self.counts(remarks=False).values())
 
     @property
     def total_remarks(self) -> int:
         """How many remarks there are, those that were not kept among them."""
-        return sum(count for rule, count in self.broken.items() if RULES[rule].remark)
+        return sum(self.counts(remarks=True).values())
+
+    def counts(self, *, remarks: bool) -> dict[str, int]:
+        """How often each rule is broken, either those of remarks or the others."""
+        return {rule: count for rule, count in self.broken.items() if count and RULES[rule].remark == remarks}
 
     def add(self, finding: Finding) -> None:
         """Count something, and keep it if there is room."""
@@ -121,7 +126,7 @@ class Report:
         """Count faults of a payload, whose bytes lie where `place` says."""
         for fault in faults.first:
             self.add(_of_fault(name, fault, place))
-        self.broken[faults.first[0].rule] += faults.count - len(faults.first)
+        self.broken[faults.first[0].rule] += faults.count - sum(fault.count for fault in faults.first)
 
     def attempt(self, rule: str, name: str, check: Callable[[], object]) -> bool:
         """Whether a check passes; what it raises becomes a finding."""
@@ -167,7 +172,9 @@ def byte_difference(rule: str, name: str, at: int, expected: int, found: int, pl
 def _of_fault(name: str, fault: Fault, place: Place) -> Finding:
     path, offset = place(fault.offset)
     where = f" at {fault.where}" if fault.where else ""
-    problem = f"{fault.problem}{where}, byte {offset} of {path.name}; expected {fault.expected}, found {fault.found}"
+    behind = f" and {counted(fault.count - 1, 'byte')} behind it" if fault.count > 1 else ""
+    problem = f"{fault.problem}{where}, byte {offset} of {path.name}{behind}"
+    problem += f"; expected {fault.expected}, found {fault.found}"
     return Finding(
         fault.rule,
         name,
@@ -179,4 +186,5 @@ def _of_fault(name: str, fault: Fault, place: Place) -> Finding:
         fault.column,
         fault.expected,
         fault.found,
+        fault.count,
     )
