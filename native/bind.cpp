@@ -54,7 +54,7 @@ void decode_packed(int ggml_type, const In& blocks, int output, const Out& out, 
 }
 
 // The pages of a mapped file go away when it becomes shorter, and touching one is a signal that nothing can go on from.
-// A program that runs alone can at least say so: this one writes what it was given, and ends with code 2.
+// A program that runs alone can at least say so: this one writes what it was given, and ends with code 1.
 char lost_pages_text[512];
 std::size_t lost_pages_size = 0;
 
@@ -67,7 +67,7 @@ void lost_pages(int number, siginfo_t* info, void*) {
             text += count;
             left -= static_cast<std::size_t>(count);
         }
-        _exit(2);
+        _exit(1);
     }
     std::signal(number, SIG_DFL);  // something else: the instruction is tried again, and ends the process
 }
@@ -98,7 +98,7 @@ NB_MODULE(_kernels, m) {
           nb::arg("out").noconvert(), nb::arg("threads"), nb::arg("stores") = 0,
           "Decode whole blocks to the bytes of `out`; `output` is the place of its type in `OUTPUTS`.");
     m.def("exit_on_lost_pages", &exit_on_lost_pages, nb::arg("text"),
-          "From now on, write `text` to standard error and end the process with code 2 when a page of a mapped file is gone.");
+          "From now on, write `text` to standard error and end the process with code 1 when a page of a mapped file is gone.");
     register_packed(m);
     register_encode(m);
     register_layouts(m);

@@ -36,7 +36,7 @@ def main() -> NoReturn:
     try:
         command()
     except SystemExit as end:
-        _leave(end.code)
+        raise SystemExit(_flushed(end.code)) from None
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
@@ -64,17 +64,16 @@ def end_by(number: int, outcome: str) -> NoReturn:
     os._exit(128 + number)
 
 
-def _leave(code: object) -> NoReturn:
-    """End as Python does, but without taking itself apart, which takes long and answers no signal."""
-    import atexit  # noqa: PLC0415
-
-    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to call them
+def _flushed(code: object) -> object:
+    """Write out what is waiting, and let signals have their plain effect while Python takes itself apart."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except OSError:
-            code = code or 2
-    os._exit(code if isinstance(code, int) else 1)
+            code = code or 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # so that Python does not try again
+    handle(signal.SIG_DFL)
+    return code
 
 
 def _fresh_line() -> str:

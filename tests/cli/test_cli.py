@@ -186,7 +186,7 @@ def test_verify_reports_a_file_that_cannot_be_opened(run: Run, tmp_path: Path) -
     assert "[open]" in ran.out
     (finding,) = json.loads(run("verify", path, "--json").out)["findings"]
     assert (finding["rule"], finding["object"]) == ("open", str(path))
-    assert run("verify", tmp_path / "nothing.gguf").code == 2
+    assert run("verify", tmp_path / "nothing.gguf").code == 1
 
 
 # --- formats --------------------------------------------------------------------------------------------------------
@@ -212,30 +212,30 @@ def test_formats_tells_about_each(run: Run, name: str) -> None:
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-WRONG: dict[str, tuple[list[str], str]] = {
-    "no such file": (["inspect", "missing.gguf"], "missing.gguf: no such file"),
-    "a directory": (["inspect", "."], "the directory holds no safetensors file"),
-    "not a tensor file": (["inspect", "text"], "not a file of tensors"),
-    "an empty file": (["inspect", "empty"], "found an empty file"),
-    "a part": (["inspect", "part"], "a part of a .ninfer artifact"),
-    "truncated": (["inspect", "truncated.gguf"], "truncated.gguf"),
-    "truncated convert": (["convert", "truncated.gguf", "x.ninfer"], "truncated.gguf"),
-    "no command": (["frobnicate"], "no such command 'frobnicate'. See quantform --help"),
-    "no command at all": ([], "missing command. See quantform --help"),
-    "no command of a group": (["onnx"], "missing command. See quantform onnx --help"),
-    "no such option": (["inspect", "mixed.gguf", "--jso"], "no such option: --jso"),
-    "no number": (["verify", "mixed.gguf", "--max-findings", "many"], "invalid value for '--max-findings'"),
-    "too many arguments": (["inspect", "mixed.gguf", "mixed.gguf"], "unexpected extra argument"),
-    "no arguments": (["inspect"], "missing argument 'FILE'. See quantform inspect --help"),
-    "no such tensor": (["decode", "mixed.gguf", "blk.0.attn_x.weight", "-o", "x.npy"], "Did you mean"),
-    "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], "float31"),
-    "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], "A:B, A: or :B"),
-    "bad size": (["convert", "mixed.gguf", "x.ninfer", "--max-file-bytes", "4 parsecs"], "not a size"),
-    "no suffix": (["convert", "mixed.gguf", "x"], "expected .ninfer, .gguf or .onnx"),
-    "no such format": (["formats", "q4_k"], "Did you mean 'gguf_q4_k'"),
-    "no such output directory": (["convert", "mixed.gguf", "no/x.ninfer"], "no/x.ninfer"),
-    "no such directory for npy": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "no/x.npy"], "no/x.npy"),
-    "against nothing": (["verify", "mixed.gguf", "--against", "missing.gguf"], "missing.gguf: no such file"),
+WRONG: dict[str, tuple[list[str], int, str]] = {
+    "no such file": (["inspect", "missing.gguf"], 1, "missing.gguf: no such file"),
+    "a directory": (["inspect", "."], 1, "the directory holds no safetensors file"),
+    "not a tensor file": (["inspect", "text"], 1, "not a file of tensors"),
+    "an empty file": (["inspect", "empty"], 1, "found an empty file"),
+    "a part": (["inspect", "part"], 1, "a part of a .ninfer artifact"),
+    "truncated": (["inspect", "truncated.gguf"], 1, "truncated.gguf"),
+    "truncated convert": (["convert", "truncated.gguf", "x.ninfer"], 1, "truncated.gguf"),
+    "no command": (["frobnicate"], 2, "no such command 'frobnicate'. See quantform --help"),
+    "no command at all": ([], 2, "missing command. See quantform --help"),
+    "no command of a group": (["onnx"], 2, "missing command. See quantform onnx --help"),
+    "no such option": (["inspect", "mixed.gguf", "--jso"], 2, "no such option: --jso"),
+    "no number": (["verify", "mixed.gguf", "--max-findings", "many"], 2, "invalid value for '--max-findings'"),
+    "too many arguments": (["inspect", "mixed.gguf", "mixed.gguf"], 2, "unexpected extra argument"),
+    "no arguments": (["inspect"], 2, "missing argument 'FILE'. See quantform inspect --help"),
+    "no such tensor": (["decode", "mixed.gguf", "blk.0.attn_x.weight", "-o", "x.npy"], 2, "Did you mean"),
+    "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], 2, "float31"),
+    "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], 2, "A:B, A: or :B"),
+    "bad size": (["convert", "mixed.gguf", "x.ninfer", "--max-file-bytes", "4 parsecs"], 2, "not a size"),
+    "no suffix": (["convert", "mixed.gguf", "x"], 2, "expected .ninfer, .gguf or .onnx"),
+    "no such format": (["formats", "q4_k"], 2, "Did you mean 'gguf_q4_k'"),
+    "no such output directory": (["convert", "mixed.gguf", "no/x.ninfer"], 1, "no/x.ninfer"),
+    "no such directory for npy": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "no/x.npy"], 1, "no/x.npy"),
+    "against nothing": (["verify", "mixed.gguf", "--against", "missing.gguf"], 1, "missing.gguf: no such file"),
 }
 
 
@@ -250,9 +250,9 @@ def test_what_goes_wrong_is_one_line_and_a_code(
     (tmp_path / "empty").touch()
     (tmp_path / "part").write_bytes(b"NINPRT\0\3" + bytes(100))
     before = sorted(tmp_path.iterdir())
-    arguments, fragment = WRONG[case]
+    arguments, code, fragment = WRONG[case]
     ran = run(*arguments)
-    assert ran.code == 2
+    assert ran.code == code
     assert fragment in ran.err
     assert ran.out == ""
     assert ran.err.startswith("quantform: error: ")

@@ -73,7 +73,7 @@ def ran(script: str, *words: object, **named: object) -> subprocess.CompletedPro
         ("quantform.cli.convert print_report", "before", True),
         ("quantform.cli finish", "before", True),
         ("quantform.cli finish", "after", True),
-        ("quantform_command _leave", "before", True),
+        ("quantform_command _flushed", "before", True),
     ],
 )
 def test_an_interrupt_while_writing(tmp_path: Path, place: str, after: str, complete: bool) -> None:
@@ -237,8 +237,9 @@ def test_signals_at_many_moments(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             said = process.stderr.read().decode()
         left = [path.name for path in directory.iterdir()]
-        if process.returncode == 0:
-            assert (said, left) == ("", ["m.ninfer"])
+        if not said:  # the work was done, and at most Python's own end was cut short
+            assert left == ["m.ninfer"]
+            assert process.returncode in {0, -signal.SIGINT}
         else:
             assert process.returncode == -signal.SIGINT
             assert said in {
@@ -378,7 +379,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path, words: str) -> None:
 def test_a_full_disk_under_standard_output_is_an_error(tmp_path: Path, words: str) -> None:
     done = shell(f"q {words} >/dev/full", EXAMPLE, tmp_path / "m.ninfer")
     said = "quantform: error: standard output: cannot be written; found No space left on device\n"
-    assert (done.returncode, done.stderr.decode()) == (2, said)
+    assert (done.returncode, done.stderr.decode()) == (1, said)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
@@ -391,7 +392,7 @@ def test_closed_channels_do_not_stop_the_work(tmp_path: Path, closed: str) -> No
 @pytest.mark.parametrize("channel", ["2>/dev/full", "2>&-", ">/dev/full 2>/dev/full"])
 @pytest.mark.parametrize("option", ["", "--json"])
 def test_an_error_that_cannot_be_told_is_still_a_status(channel: str, option: str) -> None:
-    assert shell(f"q inspect missing.gguf {option} {channel}").returncode == 2
+    assert shell(f"q inspect missing.gguf {option} {channel}").returncode == 1
 
 
 def test_a_closed_channel_is_no_number_for_outputs(tmp_path: Path) -> None:

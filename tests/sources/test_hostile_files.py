@@ -273,7 +273,7 @@ def test_a_view_that_shrinks_ends_the_command_with_a_sentence(tmp_path: Path) ->
         pytest.skip("no compiled kernels: the process ends by a signal, as every program that maps files")
     path = _big(tmp_path / "m.gguf")
     done = _shrunk(tmp_path, "view", "decode", str(path), "w", "-o", "x.npy")
-    assert done.returncode == 2, done
+    assert done.returncode == 1, done
     assert done.stderr.startswith("quantform: error: a file became shorter while it was read")
     assert len(done.stderr.splitlines()) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
@@ -287,7 +287,7 @@ def test_a_file_that_shrinks_between_reads_is_an_error_of_ours(tmp_path: Path, w
     _big(tmp_path / "m.gguf")
     _big(tmp_path / "n.gguf")
     done = _shrunk(tmp_path, "read_into", *words)
-    assert done.returncode == (1 if words[0] == "verify" else 2), done
+    assert done.returncode == 1, done
     assert ".gguf: the file became shorter while it was open" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(one.name for one in tmp_path.iterdir()) == ["m.gguf", "n.gguf"]

@@ -1,7 +1,7 @@
 """The command line: one file a command.
 
-Exit codes: 0 done; 1 a check says no; 2 an error, of the command line or of a file, is why there is no result. A signal
-ends the process. `docs/command-line.md` describes all that commands have in common.
+Exit codes: 0 done, 1 the file or a check is wrong, 2 the command line is wrong. A signal ends the process.
+`docs/command-line.md` describes all that commands have in common.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from quantform._version import __version__
 from quantform.cli import compare, conform, convert, decode, formats, imatrix, inspect, onnx, verify
 from quantform.cli._output import echo, print_error
 from quantform.cli._stop import arrived, finish, watch
-from quantform.errors import ArgumentError, FileError, QuantformError, UnsupportedError
+from quantform.errors import (
+    ArgumentError,
+    FileError,
+    OutputExistsError,
+    QuantformError,
+    UnknownNameError,
+    UnsupportedError,
+)
 
 __all__ = ["app", "command", "main"]
 
@@ -31,6 +38,8 @@ app = typer.Typer(
 )
 
 _UsageError: Any = typer.BadParameter.__base__  # typer gives it no name of its own
+
+_OF_THE_COMMAND_LINE = (ArgumentError, UnknownNameError, OutputExistsError)
 
 _LOST_PAGES = (
     "a file became shorter while it was read, or its disk failed; nothing was written under the name of an output. "
@@ -105,4 +114,4 @@ def _fail(error: QuantformError) -> NoReturn:
     if stop is not None:
         raise stop from None
     print_error(error, json="--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:]))
-    raise SystemExit(2) from None
+    raise SystemExit(2 if isinstance(error, _OF_THE_COMMAND_LINE) else 1) from None
