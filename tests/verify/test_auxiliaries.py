@@ -26,8 +26,9 @@ def artifact(
     weight: str = "gguf_q8_0",
     parts: Any = None,
     matrix: tuple[int, int] = (2, K),
+    uses: Sequence[Any] | None = None,
 ) -> Path:
-    """One weight `[2, 1024]` and one auxiliary, bound to a use of it twice."""
+    """One weight `[2, 1024]` and one auxiliary, bound to a use of it twice, or `uses` of other bindings."""
     nbytes, layout = {"gguf_q8_0": (2 * K // 32 * 34, "gguf_blocks_v1"), "bf16": (4 * K, "contiguous_le_v1")}[weight]
     at = -(-nbytes // 256) * 256
     stored = data.tobytes()
@@ -39,7 +40,8 @@ def artifact(
         ],
         "bindings": {"w": {"object": "w"}},
         "uses": [
-            {"parameter": "w", "input": input, "auxiliaries": {role: parts or {"object": "x"}}} for input in ("a", "b")
+            {"parameter": "w", "input": f"{index}", "auxiliaries": {role: binding}}
+            for index, binding in enumerate(uses or [parts or {"object": "x"}] * 2)
         ],
         "files": [{"path": None, "payload_bytes": at + len(stored)}],
     }
@@ -119,7 +121,7 @@ def test_what_does_not_fit_is_found_without_reading(tmp_path: Path, case: str) -
     for deep in (False, True):
         findings = qf.verify(path, deep=deep).findings
         assert [finding.rule for finding in findings] == ["use", "use"]
-        assert findings[0].object == f"$.uses[0] ('w', input 'a'), {role}"
+        assert findings[0].object == f"$.uses[0] ('w', input '0'), {role}"
         assert findings[0].found == said
 
 
@@ -139,3 +141,72 @@ def test_signs_need_whole_transforms(tmp_path: Path) -> None:
     path = artifact(tmp_path / "m.ninfer", "hadamard_signs", SIGNS[:512], "bf16", weight="bf16", matrix=(4, 512))
     assert oracle(path) is not None
     assert [finding.expected for finding in qf.verify(path, deep=True).findings] == ["K a multiple of 1024"] * 2
+
+
+def parts_of(*ranges: tuple[int, int]) -> dict[str, Any]:
+    return {"parts": [{"object": "x", "range": list(one)} for one in ranges]}
+
+
+def test_as_many_are_listed_as_asked_for(tmp_path: Path) -> None:
+    path = artifact(tmp_path / "m.ninfer", "hadamard_signs", np.zeros(K, "<u2"), "bf16")
+    for limit in (1, 100, 1000, 5000):
+        report = qf.verify(path, deep=True, max_findings=limit)
+        assert len(report.findings) == min(limit, K)
+        assert [one.column for one in report.findings] == list(range(min(limit, K)))
+        assert report.total == report.broken["auxiliary"] == K
+
+
+SHARED: dict[str, tuple[str, Any, str, list[Any], list[tuple[str, int]]]] = {
+    "signs, whole and cut": (
+        "hadamard_signs",
+        np.where(np.arange(K) == 700, 0, SIGNS).astype("<u2"),
+        "bf16",
+        [parts_of((0, at), (at, K)) for at in range(1, 200)] + [{"object": "x"}, parts_of((512, K), (0, 512))],
+        [("0", 700)],
+    ),
+    "signs that overlap": (
+        "hadamard_signs",
+        np.where(np.isin(np.arange(3 * K), [100, K, K + 600, 3 * K - 1]), 0, 0x3F80).astype("<u2"),
+        "bf16",
+        [parts_of((at, at + K)) for at in (700, 800, 0, K, 2 * K - 100)],
+        [("2", 100), ("0", K - 700), ("0", K + 600 - 700)],
+    ),
+    "divisors": (
+        "activation_input_divisor",
+        np.array([1, 0, -1, 0], "<f4"),
+        "fp32",
+        [parts_of((at, at + 1)) for at in (0, 1, 1, 1, 2)],
+        [("1", 0), ("4", 0)],
+    ),
+    "columns, cut and turned": (
+        "input_columns",
+        order((700, 0)),
+        "int32",
+        [parts_of((0, at), (at, K)) for at in range(1, 200)] + [{"object": "x"}, parts_of((512, K), (0, 512))],
+        [("0", K - 1)],
+    ),
+    "columns of several lists": (
+        "input_columns",
+        np.concatenate([order(), order((5, -1))]),
+        "int32",
+        [parts_of((0, K)), parts_of((K, 2 * K)), parts_of((K, 2 * K)), parts_of((K + 9, 2 * K), (0, 9))],
+        [("1", 5)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_values_that_many_uses_have_are_wrong_once(tmp_path: Path, case: str) -> None:
+    role, data, format, uses, expected = SHARED[case]
+    path = artifact(tmp_path / "m.ninfer", role, data, format, uses=uses)
+    assert oracle(path) is not None
+    report = qf.verify(path, deep=True)
+    assert report.total == len(report.findings)
+    assert [(one.object, one.column) for one in report.findings] == [
+        (f"$.uses[{use}] ('w', input '{use}'), {role}", column) for use, column in expected
+    ]
+
+
+def test_an_auxiliary_of_half_words_is_not_looked_at(tmp_path: Path) -> None:
+    path = artifact(tmp_path / "m.ninfer", "hadamard_signs", np.zeros(2 * K - 1, np.uint8), "bf16", shape=[K])
+    assert [one.rule for one in qf.verify(path, deep=True).findings] == ["structure"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import NinferSource
-from quantform.verify.auxiliaries import AuxiliaryCheck, auxiliary_checks
+from quantform.verify.auxiliaries import auxiliary_observers, check_uses
 from quantform.verify.directory import remark_directory
-from quantform.verify.frame import FrameCheck, frame_checks
+from quantform.verify.frame import frame_checks
 from quantform.verify.methods import remark_methods
 from quantform.verify.reading import Meter, Observer, ValueCounter, watched
 from quantform.verify.report import Report, of_error
@@ -41,8 +41,7 @@ def check_artifact(report: Report, source: NinferSource) -> set[str]:
             wrong.add(identifier)
     report.checked["objects"] = len(artifact.objects)
     report.checked["uses"] = len(source.uses)
-    for _ in auxiliary_checks(report, source):
-        pass  # the formats and shapes are what the directory can say
+    check_uses(report, source)
     remark_directory(report, source)
     remark_methods(report, source)
     return wrong
@@ -53,14 +52,17 @@ def read_artifact(report: Report, source: NinferSource, known: set[str], progres
     artifact = source.artifact
     missing = {index for index, path in enumerate(artifact.files) if str(path) in known}
     meter = Meter(progress, artifact.payload_bytes, (len(artifact.objects), "object"))
+    watching: dict[str, list[Observer]] = defaultdict(list)
+    for id, observer in auxiliary_observers(report, source):
+        watching[id].append(observer)
     with ExitStack() as stack:
-        checks: list[AuxiliaryCheck | FrameCheck] = [
-            *auxiliary_checks(Report(report.path, report.kind), source),  # what the directory says was reported
-            *frame_checks(report, source, stack),
-        ]
-        _read_payload(report, artifact, known, missing, checks, meter)
-        for check in checks:
-            check.conclude(report)
+        frames = list(frame_checks(report, source, stack))
+        for frame in frames:
+            for id, observer in frame.observers():
+                watching[id].append(observer)
+        _read_payload(report, artifact, known, missing, watching, meter)
+        for frame in frames:
+            frame.conclude(report)
     return meter
 
 
@@ -69,13 +71,9 @@ def _read_payload(
     artifact: Artifact,
     known: set[str],
     missing: set[int],
-    checks: Sequence[AuxiliaryCheck | FrameCheck],
+    watching: Mapping[str, Sequence[Observer]],
     meter: Meter,
 ) -> None:
-    watching: dict[str, list[Observer]] = defaultdict(list)
-    for check in checks:
-        for id, observer in check.observers():
-            watching[id].append(observer)
     at, skipped = 0, 0
     for record in artifact.objects.values():
         _read_gap(report, artifact, at, record.offset, missing, meter)
@@ -84,8 +82,10 @@ def _read_payload(
         if missing and any(piece.file in missing for piece in artifact.pieces(record.offset, record.nbytes)):
             skipped += 1
             continue
+        broken = record.id in known
+        observers = () if broken else watching.get(record.id, ())  # which look at whole words
         try:
-            _read_object(report, artifact, record, record.id in known, meter, watching.get(record.id, []))
+            _read_object(report, artifact, record, broken, meter, observers)
         except QuantformError as error:
             report.add(of_error("structure", record.id, error))
     _read_gap(report, artifact, at, artifact.payload_bytes, missing, meter)
@@ -100,7 +100,7 @@ def _read_object(
     record: ObjectRecord,
     broken: bool,
     meter: Meter,
-    watching: list[Observer],
+    watching: Sequence[Observer],
 ) -> None:
     def place(offset: int) -> tuple[Path, int]:
         return artifact.locate(record.offset + offset)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,17 @@ class Report:
             kept.append(finding)
         self.broken[finding.rule] += finding.count
 
+    def add_first(self, rule: str, count: int, findings: Iterable[Finding]) -> None:
+        """Count words or bytes that break a rule; no more of their findings are made than can be kept."""
+        listed = list(islice(findings, self.max_findings))
+        for finding in listed:
+            self.add(finding)
+        self.broken[rule] += count - sum(finding.count for finding in listed)
+
     def add_faults(self, name: str, faults: Faults, place: Place) -> None:
         """Count faults of a payload, whose bytes lie where `place` says."""
-        for fault in faults.first:
-            self.add(_of_fault(name, fault, place))
-        self.broken[faults.first[0].rule] += faults.count - sum(fault.count for fault in faults.first)
+        findings = (_of_fault(name, fault, place) for fault in faults.first)
+        self.add_first(faults.first[0].rule, faults.count, findings)
 
     def attempt(self, rule: str, name: str, check: Callable[[], object]) -> bool:
         """Whether a check passes; what it raises becomes a finding."""
