@@ -561,14 +561,15 @@ class RowPlaneLayout(Layout):
         found = tally.describe(row, index)[1]
         group = getattr(format, "group", None)
         row += piece.row
+        column = None
         if tally.part == "codes":
-            index += piece.column
-            place = {"group": index // group if group else None, "column": index}
+            column = index = index + piece.column
+            number = index // group if group else None
         else:
-            index += piece.column // (group or 1) if group else 0
-            place = {"group": index if group else None}
+            index += piece.column // group if group else 0
+            number = index if group else None
         offset = self._offset_of(format, shape, tally.part, row, index)
-        return Fault(tally.rule, tally.problem, offset, tally.expected, found, row, **place)
+        return Fault(tally.rule, tally.problem, offset, tally.expected, found, row, number, column)
 
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         last = self.planes(format, shape)[-1]

@@ -144,9 +144,10 @@ class _Words:
 
 
 def _illegal(words: Array, role: str) -> npt.NDArray[np.bool_]:
+    illegal: npt.NDArray[np.bool_] = (words & 0x7FFF) != 0x3F80
     if role == DIVISOR:
-        return (words == 0) | (words >= 0x7F800000)
-    return (words & 0x7FFF) != 0x3F80
+        illegal = (words == 0) | (words >= 0x7F800000)
+    return illegal
 
 
 class _Columns:
