@@ -41,6 +41,6 @@ def test_everything_has_one_base_and_is_in_the_drawing() -> None:
 
 @pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
 def test_python_knows_them_by_their_builtin_kind(error: type[QuantformError]) -> None:
-    raised = error("broken", where="here")
+    raised = error("broken", where="here", hint=None)
     assert isinstance(raised, QuantformError)
     assert str(raised) == "here: broken"

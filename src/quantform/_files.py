@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._spans import Span
-from quantform.errors import ArgumentError, FileError, TruncatedFileError
+from quantform.errors import ArgumentError, ChangedFileError, FileError, TruncatedFileError
 
 __all__ = ["HOLE_BYTES", "Closing", "MappedFile", "exists", "is_directory"]
 
@@ -116,7 +116,8 @@ class MappedFile(Closing):
         """`count` bytes from `offset` on as a read-only array that shares the mapping.
 
         Raises:
-            TruncatedFileError: The file has fewer bytes, now or when it was opened.
+            TruncatedFileError: The file had fewer bytes when it was opened.
+            ChangedFileError: It has fewer now.
         """
         self._check(offset, count)
         if count == 0:
@@ -129,7 +130,8 @@ class MappedFile(Closing):
         """Fill `out`, a contiguous byte array, from `offset` on.
 
         Raises:
-            TruncatedFileError: The file has fewer bytes.
+            TruncatedFileError: The file had fewer bytes when it was opened.
+            ChangedFileError: It has fewer now.
             FileError: The operating system fails to read.
         """
         self._check(offset, out.nbytes)
@@ -162,7 +164,8 @@ class MappedFile(Closing):
         One span is everything where the operating system does not tell.
 
         Raises:
-            TruncatedFileError: The file has fewer bytes, now or when it was opened.
+            TruncatedFileError: The file had fewer bytes when it was opened.
+            ChangedFileError: It has fewer now.
         """
         self._check(begin, end - begin)
         first = at = begin
@@ -204,12 +207,12 @@ class MappedFile(Closing):
             raise ArgumentError("the file is closed", where=str(self.path), hint="Read inside the `with` block")
         return self._fd
 
-    def _shrunk(self) -> TruncatedFileError:
-        return TruncatedFileError(
+    def _shrunk(self) -> ChangedFileError:
+        return ChangedFileError(
             "the file became shorter while it was open",
             where=str(self.path),
             expected=f"{self.size} bytes",
-            hint="Another program writes to it; wait until that is done",
+            file=self.path,
         )
 
     def _seek(self, at: int, end: int, what: str) -> int:

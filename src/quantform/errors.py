@@ -10,6 +10,7 @@ QuantformError
 ├── RecipeError          (ValueError)       a recipe is wrong: its code, its form, or what it asks for
 ├── FileError                               the bytes of a file are wrong
 │   ├── TruncatedFileError                  the file ends before what it declares
+│   ├── ChangedFileError                    the file is not any more what it was when it was opened
 │   ├── GGUFError                           a GGUF file breaks its own rules
 │   └── ArtifactError                       a .ninfer artifact breaks its own rules
 ├── OutputExistsError    (FileExistsError)  refusing to overwrite
@@ -23,9 +24,12 @@ byte), what was *expected*, what was *found*, and a *hint* of what to do. The sa
 
 from __future__ import annotations
 
+from pathlib import Path
+
 __all__ = [
     "ArgumentError",
     "ArtifactError",
+    "ChangedFileError",
     "ConformanceError",
     "FileError",
     "GGUFError",
@@ -125,6 +129,32 @@ class TruncatedFileError(FileError):
         hint: str | None = "The download or copy may be incomplete: continue it, or fetch the file again",
     ) -> None:
         super().__init__(problem, where=where, expected=expected, found=found, hint=hint)
+
+
+class ChangedFileError(FileError):
+    """A file is not any more what it was when it was opened: shorter, another one, or gone.
+
+    Args:
+        problem: See `QuantformError`, as the others.
+        where: See there.
+        expected: See there.
+        found: See there.
+        hint: See there.
+        file: The file.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = "Another program writes to it; wait until that is done",
+        file: Path | None = None,
+    ) -> None:
+        super().__init__(problem, where=where, expected=expected, found=found, hint=hint)
+        self.file = file
 
 
 class GGUFError(FileError):

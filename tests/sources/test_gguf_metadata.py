@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gguf_builder import Raw, build, typed
-from quantform.errors import ArgumentError, GGUFError, TruncatedFileError, UnknownNameError
+from quantform.errors import ArgumentError, ChangedFileError, GGUFError, UnknownNameError
 from quantform.sources.gguf import GGUFArray, GGUFSource
 
 Open = Callable[..., GGUFSource]
@@ -163,7 +163,7 @@ def test_a_file_that_changes_while_it_is_open(tmp_path: Path) -> None:
         array = source.metadata["a"]
         assert isinstance(array, GGUFArray)
         path.write_bytes(b"GGUF")
-        with pytest.raises(TruncatedFileError, match="became shorter"):
+        with pytest.raises(ChangedFileError, match="became shorter"):
             array[900]
-        with pytest.raises(TruncatedFileError, match="became shorter"):
+        with pytest.raises(ChangedFileError, match="became shorter"):
             array.tolist()

@@ -21,7 +21,7 @@ import onnx_builder as ob
 import quantform as qf
 import safetensors_builder as sb
 from quantform._files import HOLE_BYTES, MappedFile
-from quantform.errors import TruncatedFileError
+from quantform.errors import ChangedFileError
 from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat, RowScaledFormat
 from quantform.layouts import LAYOUTS, Layout
 from quantform.packed import PROFILES, Profile, nonfinite_scales, nonfinite_values, undefined_scales
@@ -120,7 +120,7 @@ def test_a_file_that_became_shorter_has_no_holes_at_its_end(tmp_path: Path) -> N
     path = sparse(tmp_path / "f", b"a", 8 * HOLE_BYTES)
     with MappedFile(path) as file:
         os.truncate(path, 4096)
-        with pytest.raises(TruncatedFileError, match="became shorter"):
+        with pytest.raises(ChangedFileError, match="became shorter"):
             list(file.stored_spans(0, file.size))
 
 

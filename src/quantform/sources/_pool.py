@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quantform._files import MappedFile
-from quantform.errors import FileError
+from quantform.errors import ChangedFileError, FileError
 
 __all__ = ["FilePool"]
 
@@ -34,7 +34,8 @@ class FilePool:
         """The open file, which stays open until the block ends.
 
         Raises:
-            FileError: It cannot be read, is not the file any more that it was, or the pool is closed.
+            FileError: It cannot be read, or the pool is closed.
+            ChangedFileError: It is not the file any more that it was.
         """
         with self._lock:
             file = self._get(path)
@@ -63,13 +64,22 @@ class FilePool:
             raise FileError("the file is closed", where=str(path), hint="Read inside the `with` block")
         file = self._open.get(path)
         if file is None:
-            file = MappedFile(path)
+            file = self._opened(path)
             if self._known.setdefault(path, file.identity) != file.identity:
                 file.close()
-                raise FileError("the file changed since it was opened", where=str(path), hint="Open it again")
+                raise ChangedFileError("the file changed since it was opened", where=str(path), file=path)
             self._open[path] = file
         self._open.move_to_end(path)
         return file
+
+    def _opened(self, path: Path) -> MappedFile:
+        try:
+            return MappedFile(path)
+        except FileError as error:
+            if path not in self._known:
+                raise
+            problem = "the file cannot be opened any more, which it could be"
+            raise ChangedFileError(problem, where=str(path), found=error.problem, file=path) from error
 
     def _trim(self, limit: int) -> None:
         for path in [path for path in self._open if not self._readers[path]]:

@@ -23,7 +23,7 @@ from onnx import TensorProto, numpy_helper
 from quantform._files import MappedFile
 from quantform._sizes import ceil_div, product
 from quantform._spans import Span, moved
-from quantform.errors import FileError, TruncatedFileError
+from quantform.errors import ChangedFileError, FileError, TruncatedFileError
 from quantform.sources._pool import FilePool
 
 __all__ = [
@@ -326,10 +326,12 @@ class _External(InitializerBytes):
 
     @contextmanager
     def _file(self) -> Iterator[MappedFile]:
-        """The file; what is wrong with it is wrong with the initializer."""
+        """The file; what is wrong with it is wrong with the initializer, unless it was not before."""
         try:
             with self.pool.using(self.path) as file:
                 yield file
+        except ChangedFileError:
+            raise
         except FileError as error:
             raise error.at(self.where) from None
 

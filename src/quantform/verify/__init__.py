@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quantform._files import MappedFile, is_directory
 from quantform._progress import Progress, silent
-from quantform.errors import ArgumentError, MissingExtraError, QuantformError
+from quantform.errors import ArgumentError, ChangedFileError, MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
 from quantform.verify.against import compare_with
 from quantform.verify.checkpoint import check_tensor, read_tensors
@@ -18,6 +18,7 @@ from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
 from quantform.verify.onnx import check_model
 from quantform.verify.origin import compared_with_record
+from quantform.verify.reading import Meter
 from quantform.verify.report import Finding, MethodError, Report, of_error
 from quantform.verify.rules import RULES, Rule
 
@@ -75,16 +76,20 @@ def verify(
     with source:
         report = Report(target, source.kind, max_findings)
         report.checked["tensors"] = len(source)
-        known = _check(report, source)
-        if report.ok:
-            report.notes.append(f"{source.describe()}: structure checked")
-        if deep:
-            _read(report, source, known, progress)
-        if against is not None:
-            with open_source(against) as origin:
-                weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
-                with compared_with_record(report, source, weights) as made_from:
-                    compare_with(report, source, weights, progress, made_from=made_from, max_error=max_error)
+        try:
+            known = _check(report, source)
+            if report.ok:
+                report.notes.append(f"{source.describe()}: structure checked")
+            if deep:
+                _read(report, source, known, Meter(progress))
+            if against is not None:
+                with open_source(against) as origin:
+                    weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
+                    with compared_with_record(report, source, weights) as made_from:
+                        compare_with(report, source, weights, progress, made_from=made_from, max_error=max_error)
+        except ChangedFileError as error:  # nothing behind it would say anything
+            own = "files" if isinstance(source, NinferSource) else "structure"
+            report.add(of_error(own if error.file in source.files else "against", str(error.file), error))
     return report
 
 
@@ -101,15 +106,16 @@ def _check(report: Report, source: Source[Any]) -> set[str]:
     }
 
 
-def _read(report: Report, source: Source[Any], known: set[str], progress: Progress) -> None:
+def _read(report: Report, source: Source[Any], known: set[str], meter: Meter) -> None:
     """Read every byte, without what is known to be wrong."""
-    before = report.total
-    if isinstance(source, NinferSource):
-        read = read_artifact(report, source, known, progress)
-    elif isinstance(source, GGUFSource):
-        read = read_gguf(report, source, known, progress)
-    else:
-        read = read_tensors(report, source, known, progress)
-    report.checked["bytes"] = read.done
-    if report.total == before == 0:
-        report.notes.append(read.note())
+    try:
+        if isinstance(source, NinferSource):
+            read_artifact(report, source, known, meter)
+        elif isinstance(source, GGUFSource):
+            read_gguf(report, source, known, meter)
+        else:
+            read_tensors(report, source, known, meter)
+    finally:
+        report.checked["bytes"] = meter.done
+    if report.ok:
+        report.notes.append(meter.note())

@@ -16,7 +16,7 @@ from quantform.compare.measure import measure
 from quantform.compare.pairing import alike, encoding
 from quantform.convert.own_words import cast_stream
 from quantform.convert.streams import Copy, Stream
-from quantform.errors import QuantformError
+from quantform.errors import ChangedFileError, QuantformError
 from quantform.formats import FORMATS, DirectFormat
 from quantform.sources import NinferSource, NinferTensor, Source, Tensor
 from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
@@ -65,6 +65,8 @@ def compare_with(
             continue
         try:
             ways[comparison.compare(source[name], tensor)] += 1
+        except ChangedFileError:
+            raise
         except QuantformError as error:
             report.add(of_error("against", name, error))
     progress(total, total, "")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from quantform._progress import Progress
 from quantform._sizes import counted
-from quantform.errors import QuantformError, UnsupportedError
+from quantform.errors import UnsupportedError
 from quantform.layouts.faults import read_through
 from quantform.sources import Checkpoint, Source, Tensor
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.conventions import BrokenWeight, QuantizedWeight, ScaledWeight, UnsupportedWeight
 from quantform.verify.parts import PartReport
 from quantform.verify.reading import Meter, ValueCounter, unit_of, watched
-from quantform.verify.report import Finding, Report, of_error
+from quantform.verify.report import Finding, Report
 from quantform.verify.scaled import read_scaled
 from quantform.verify.zeros import ZeroPages
 
@@ -38,33 +38,36 @@ def check_tensor(report: Report, tensor: Tensor) -> None:
             raise
 
 
-def read_tensors(report: Report, source: Source[Any], known: set[str], progress: Progress) -> Meter:
+def read_tensors(report: Report, source: Source[Any], known: set[str], meter: Meter) -> None:
     """Every byte of every tensor, those of quantized weights by the rules of their parts."""
     plain: Source[Any] = source.source if isinstance(source, Checkpoint) else source
     parts = _parts(source) if isinstance(source, Checkpoint) else {}
-    meter = Meter(progress, sum(tensor.nbytes for tensor in plain.values()), (len(plain), "tensor"))
-    read: set[str] = set()
+    together: set[str] = set()  # weights whose codes and scales were read
+    meter.expect(sum(tensor.nbytes for tensor in plain.values()), (len(plain), "tensor"))
     for name, tensor in plain.items():
         meter.begin(name)
         if name in known:
             continue
-        try:
-            if name not in parts:
-                read_tensor(report, tensor, meter)
-                continue
-            weight, part = parts[name]
-            if not isinstance(weight, ScaledWeight) or part not in {"codes", "scales"}:
-                one = PartReport(report, weight, part)
-                one.read(meter)
-                one.conclude()
-            elif weight.name not in read:
-                read.add(weight.name)
-                read_scaled(report, weight, meter)
-        except QuantformError as error:
-            report.add(of_error("structure", name, error))
+        weight, part = parts.get(name, (None, ""))
+        if weight is None:
+            read = functools.partial(read_tensor, report, tensor, meter)
+        elif not isinstance(weight, ScaledWeight) or part not in {"codes", "scales"}:
+            read = functools.partial(_read_part, report, weight, part, meter)
+        elif weight.name not in together:
+            together.add(weight.name)
+            read = functools.partial(read_scaled, report, weight, meter)
+        else:
+            continue
+        report.attempt("structure", name, read)
     if isinstance(source, Checkpoint):
         _remark_dropped(report, source)
-    return meter
+
+
+def _read_part(report: Report, weight: QuantizedWeight, part: str, meter: Meter) -> None:
+    """A tensor of a quantized weight whose words are judged by themselves."""
+    one = PartReport(report, weight, part)
+    one.read(meter)
+    one.conclude()
 
 
 def read_tensor(report: Report, tensor: Tensor, meter: Meter) -> None:

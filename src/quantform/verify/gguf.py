@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 
-from quantform._progress import Progress
 from quantform._sizes import align_up
-from quantform.errors import QuantformError
 from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import GGUFSource, GGUFTensor
 from quantform.sources.gguf import GGUFShard, Segment
 from quantform.verify.checkpoint import read_tensor
 from quantform.verify.reading import Meter, watched
-from quantform.verify.report import Finding, Report, of_error
+from quantform.verify.report import Finding, Report
 
 __all__ = ["read_gguf"]
 
 _UNUSED_BYTES = 64 << 20  # as many are looked at of those in one place that no tensor has
 
 
-def read_gguf(report: Report, source: GGUFSource, known: set[str], progress: Progress) -> Meter:
+def read_gguf(report: Report, source: GGUFSource, known: set[str], meter: Meter) -> None:
     """Every byte behind the headers, and the texts in them."""
     total = sum(shard.size - min(shard.header_end, shard.size) for shard in source.shards)
-    meter = Meter(progress, total, (len(source), "tensor"))
+    meter.expect(total, (len(source), "tensor"))
     for shard in source.shards:
         _read_metadata(report, shard)
         for segment in shard.segments():
             if segment.tensor is None:
-                _read_rest(report, shard, segment, meter)
+                read = functools.partial(_read_rest, report, shard, segment, meter)
+                report.attempt("structure", str(shard.path), read)
             else:
-                _read_tensor(report, segment.tensor, segment.tensor.name in known, meter)
-    return meter
+                tensor = segment.tensor
+                read = functools.partial(_read_tensor, report, tensor, tensor.name in known, meter)
+                report.attempt("structure", tensor.name, read)
 
 
 def _read_tensor(report: Report, tensor: GGUFTensor, broken: bool, meter: Meter) -> None:
@@ -75,7 +76,4 @@ def _remark_unused(report: Report, shard: GGUFShard, begin: int, end: int, meter
 
 def _read_metadata(report: Report, shard: GGUFShard) -> None:
     for key in shard.metadata:
-        try:
-            shard.metadata.check(key)
-        except QuantformError as error:
-            report.add(of_error("metadata", f"{shard.path.name}, {key}", error))
+        report.attempt("metadata", f"{shard.path.name}, {key}", functools.partial(shard.metadata.check, key))

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from quantform._progress import Progress
 from quantform._spans import Span, moved
 from quantform.container import Artifact, ObjectRecord, TensorRecord
-from quantform.errors import QuantformError
 from quantform.formats import FORMATS, DirectFormat, GgufFormat
 from quantform.layouts import LAYOUTS
 from quantform.layouts.faults import byte_faults, read_through
@@ -23,7 +21,7 @@ from quantform.verify.directory import remark_directory
 from quantform.verify.frame import frame_checks
 from quantform.verify.methods import remark_methods
 from quantform.verify.reading import Meter, Observer, ValueCounter, watched
-from quantform.verify.report import Report, of_error
+from quantform.verify.report import Report
 from quantform.verify.zeros import ZeroPages
 
 __all__ = ["check_artifact", "read_artifact"]
@@ -47,11 +45,11 @@ def check_artifact(report: Report, source: NinferSource) -> set[str]:
     return wrong
 
 
-def read_artifact(report: Report, source: NinferSource, known: set[str], progress: Progress) -> Meter:
+def read_artifact(report: Report, source: NinferSource, known: set[str], meter: Meter) -> None:
     """Every byte of the payload, but those of files that are not there."""
     artifact = source.artifact
     missing = {index for index, path in enumerate(artifact.files) if str(path) in known}
-    meter = Meter(progress, artifact.payload_bytes, (len(artifact.objects), "object"))
+    meter.expect(artifact.payload_bytes, (len(artifact.objects), "object"))
     watching: dict[str, list[Observer]] = defaultdict(list)
     for id, observer in auxiliary_observers(report, source):
         watching[id].append(observer)
@@ -63,7 +61,6 @@ def read_artifact(report: Report, source: NinferSource, known: set[str], progres
         _read_payload(report, artifact, known, missing, watching, meter)
         for frame in frames:
             frame.conclude(report)
-    return meter
 
 
 def _read_payload(
@@ -84,10 +81,8 @@ def _read_payload(
             continue
         broken = record.id in known
         observers = () if broken else watching.get(record.id, ())  # which look at whole words
-        try:
-            _read_object(report, artifact, record, broken, meter, observers)
-        except QuantformError as error:
-            report.add(of_error("structure", record.id, error))
+        read = functools.partial(_read_object, report, artifact, record, broken, meter, observers)
+        report.attempt("structure", record.id, read)
     _read_gap(report, artifact, at, artifact.payload_bytes, missing, meter)
     if skipped:
         objects = f"{skipped} of {len(artifact.objects)} objects"
@@ -139,9 +134,13 @@ def _read_gap(report: Report, artifact: Artifact, begin: int, end: int, missing:
     """The bytes of no object, which are zeros; the files that have them may be missing."""
     problem = "a byte that belongs to no object is not zero"
     read = watched(artifact.read_into, meter, (), artifact.stored_spans)
-    for offset, count in _present(artifact, begin, end, missing):
-        for faults in byte_faults(read_through(read, offset, offset + count), problem, report.max_findings, rule="gap"):
+
+    def look(offset: int, end: int) -> None:
+        for faults in byte_faults(read_through(read, offset, end), problem, report.max_findings, rule="gap"):
             report.add_faults(str(artifact.path), faults, artifact.locate)
+
+    for offset, count in _present(artifact, begin, end, missing):
+        report.attempt("files", str(artifact.path), functools.partial(look, offset, offset + count))
 
 
 def _present(artifact: Artifact, begin: int, end: int, missing: set[int]) -> Iterator[tuple[int, int]]:

@@ -48,17 +48,21 @@ class Meter:
         progress: Is told.
         total: How many there are.
         nouns: What they make up: how many of which kind.
-        done: How many have been read.
+        done: How many have been read, to where reading ended.
         what: What is being read.
         unread: How many of them were not read: zeros of sparse files' holes, and bytes that mean nothing.
     """
 
     progress: Progress
-    total: int
-    nouns: tuple[int, str]
+    total: int = 0
+    nouns: tuple[int, str] = (0, "tensor")
     done: int = 0
     what: str = ""
     unread: int = 0
+
+    def expect(self, total: int, nouns: tuple[int, str]) -> None:
+        """Before anything is read: how much there is of it."""
+        self.total, self.nouns = total, nouns
 
     def begin(self, what: str) -> None:
         """Another tensor's turn."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from quantform._sizes import counted
 from quantform.compare.measure import Errors
-from quantform.errors import QuantformError
+from quantform.errors import ChangedFileError, QuantformError
 from quantform.layouts import Fault, Faults
 from quantform.verify.rules import RULES
 
@@ -136,9 +136,11 @@ class Report:
         self.add_first(faults.first[0].rule, faults.count, findings)
 
     def attempt(self, rule: str, name: str, check: Callable[[], object]) -> bool:
-        """Whether a check passes; what it raises becomes a finding."""
+        """Whether a check passes; what it raises becomes a finding, unless a file changed, which ends everything."""
         try:
             check()
+        except ChangedFileError:
+            raise
         except QuantformError as error:
             self.add(of_error(rule, name, error))
             return False
