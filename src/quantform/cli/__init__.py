@@ -86,19 +86,21 @@ def main() -> NoReturn:
     try:
         if kernels is not None:
             kernels.exit_on_lost_pages(f"quantform: error: {_LOST_PAGES}\n")
+    except QuantformError as error:  # the environment asks for kernels that are not here
+        _fail(error, 2)
+    try:
         # Not `app()`, which changes how Python shows exceptions.
         code = typer.main.get_command(app)(prog_name="quantform", standalone_mode=False)
     except QuantformError as error:
-        _fail(error)
+        _fail(error, 2 if isinstance(error, _OF_THE_COMMAND_LINE) else 1)
     except _UsageError as error:
-        _fail(_usage(error))
+        _fail(_usage(error), 2)
     except OSError as error:
         place = None if error.filename is None else str(error.filename)
-        _fail(FileError(error.strerror or str(error), where=place))
+        _fail(FileError(error.strerror or str(error), where=place), 1)
     except MemoryError:
-        _fail(
-            UnsupportedError("not enough memory", hint="`decode` takes fewer rows (--rows) or a smaller type (--dtype)")
-        )
+        hint = "`decode` takes fewer rows (--rows) or a smaller type (--dtype)"
+        _fail(UnsupportedError("not enough memory", hint=hint), 1)
     raise SystemExit(code or 0)
 
 
@@ -109,9 +111,9 @@ def _usage(error: Any) -> ArgumentError:  # noqa: ANN401 - typer has it from whe
     return ArgumentError(text[:1].lower() + text[1:], hint=f"See {path} --help")
 
 
-def _fail(error: QuantformError) -> NoReturn:
+def _fail(error: QuantformError, code: int) -> NoReturn:
     stop = arrived()
     if stop is not None:
         raise stop from None
     print_error(error, json="--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:]))
-    raise SystemExit(2 if isinstance(error, _OF_THE_COMMAND_LINE) else 1) from None
+    raise SystemExit(code) from None
