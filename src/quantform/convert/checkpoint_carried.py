@@ -14,7 +14,7 @@ from quantform.errors import FileError
 from quantform.sources.conventions import Checkpoint
 from quantform.sources.safetensors import SafetensorsSource
 
-__all__ = ["RESOURCES", "checkpoint_carried"]
+__all__ = ["RESOURCES", "checkpoint_carried", "kept_files"]
 
 RESOURCES: Mapping[str, str] = {
     "tokenizer.json": "tokenizer",
@@ -52,11 +52,7 @@ def checkpoint_carried(source: Checkpoint, component: str) -> Carried:
     files = source.files
     inner = source.source
     if isinstance(inner, SafetensorsSource):
-        directory = inner.files[0].parent
-        for file, role in RESOURCES.items():
-            size = _size(directory / file)
-            if size:
-                resources[role] = file_resource(directory / file, size)
+        resources = {role: file_resource(path, size) for role, (path, size) in kept_files(inner).items()}
         if "chat_template" not in resources:
             template = _template(inner, notes)
             if template:
@@ -74,6 +70,17 @@ def checkpoint_carried(source: Checkpoint, component: str) -> Carried:
         files=files,
         notes=notes,
     )
+
+
+def kept_files(source: SafetensorsSource) -> dict[str, tuple[Path, int]]:
+    """The files of `RESOURCES` that are there and hold anything, by their roles, and how long they are.
+
+    Raises:
+        FileError: One is longer than 256 MiB, or cannot be looked at.
+    """
+    directory = source.files[0].parent
+    sizes = {role: (directory / file, _size(directory / file)) for file, role in RESOURCES.items()}
+    return {role: (path, size) for role, (path, size) in sizes.items() if size}
 
 
 def _size(path: Path) -> int:

@@ -13,7 +13,7 @@ from quantform._progress import Progress, silent
 from quantform.errors import ArgumentError, ChangedFileError, MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
 from quantform.verify.against import compare_with
-from quantform.verify.checkpoint import check_tensor, read_tensors
+from quantform.verify.checkpoint import check_beside, check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
 from quantform.verify.onnx import check_model
@@ -76,6 +76,7 @@ def verify(
     with source:
         report = Report(target, source.kind, max_findings)
         report.checked["tensors"] = len(source)
+        compared: tuple[Path, ...] = ()
         try:
             known = _check(report, source)
             if report.ok:
@@ -84,12 +85,14 @@ def verify(
                 _read(report, source, known, Meter(progress))
             if against is not None:
                 with open_source(against) as origin:
+                    compared = origin.files
                     weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
                     with compared_with_record(report, source, weights) as made_from:
                         compare_with(report, source, weights, progress, made_from=made_from, max_error=max_error)
         except ChangedFileError as error:  # nothing behind it would say anything
-            own = "files" if isinstance(source, NinferSource) else "structure"
-            report.add(of_error(own if error.file in source.files else "against", str(error.file), error))
+            rule = "files" if isinstance(source, NinferSource) else "structure"
+            foreign = error.file in compared and error.file not in source.files
+            report.add(of_error("against" if foreign else rule, str(error.file), error))
     return report
 
 
@@ -99,6 +102,8 @@ def _check(report: Report, source: Source[Any]) -> set[str]:
         return check_artifact(report, source)
     if source.kind == "onnx":
         return check_model(report, cast("OnnxSource", source))
+    if isinstance(source, (SafetensorsSource, Checkpoint)):
+        check_beside(report, source)
     return {
         tensor.name
         for tensor in source.values()

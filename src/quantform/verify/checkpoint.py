@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 from quantform._sizes import counted
-from quantform.errors import UnsupportedError
+from quantform.convert.carried import file_resource
+from quantform.convert.checkpoint_carried import checkpoint_carried, kept_files
+from quantform.convert.recorded import MAIN
+from quantform.errors import FileError, UnsupportedError
 from quantform.layouts.faults import read_through
-from quantform.sources import Checkpoint, Source, Tensor
+from quantform.sources import Checkpoint, SafetensorsSource, Source, Tensor
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.conventions import BrokenWeight, QuantizedWeight, ScaledWeight, UnsupportedWeight
 from quantform.verify.parts import PartReport
@@ -17,7 +21,7 @@ from quantform.verify.report import Finding, Report
 from quantform.verify.scaled import read_scaled
 from quantform.verify.zeros import ZeroPages
 
-__all__ = ["check_tensor", "read_tensor", "read_tensors"]
+__all__ = ["check_beside", "check_tensor", "read_tensor", "read_tensors"]
 
 
 def check_tensor(report: Report, tensor: Tensor) -> None:
@@ -38,12 +42,23 @@ def check_tensor(report: Report, tensor: Tensor) -> None:
             raise
 
 
+def check_beside(report: Report, source: SafetensorsSource | Checkpoint) -> None:
+    """Let conversion look at what goes along with the tensors: the first thing that it refuses is a finding."""
+
+    def check() -> None:
+        checkpoint_carried(source if isinstance(source, Checkpoint) else Checkpoint(source), MAIN)
+
+    report.attempt("metadata", str(source.path), check)
+
+
 def read_tensors(report: Report, source: Source[Any], known: set[str], meter: Meter) -> None:
-    """Every byte of every tensor, those of quantized weights by the rules of their parts."""
+    """Every byte of every tensor, those of quantized weights by the rules of their parts, and of what goes along."""
     plain: Source[Any] = source.source if isinstance(source, Checkpoint) else source
     parts = _parts(source) if isinstance(source, Checkpoint) else {}
     together: set[str] = set()  # weights whose codes and scales were read
-    meter.expect(sum(tensor.nbytes for tensor in plain.values()), (len(plain), "tensor"))
+    beside = _kept_files(plain)
+    total = sum(tensor.nbytes for tensor in plain.values()) + sum(size for _, size in beside)
+    meter.expect(total, (len(plain), "tensor"))
     for name, tensor in plain.items():
         meter.begin(name)
         if name in known:
@@ -59,8 +74,25 @@ def read_tensors(report: Report, source: Source[Any], known: set[str], meter: Me
         else:
             continue
         report.attempt("structure", name, read)
+    for path, size in beside:
+        report.attempt("metadata", str(path), functools.partial(_read_file, path, size, meter))
     if isinstance(source, Checkpoint):
         _remark_dropped(report, source)
+
+
+def _kept_files(source: Source[Any]) -> list[tuple[Path, int]]:
+    """The files that go along with a checkpoint; none where conversion refuses one, which is known by now."""
+    try:
+        return list(kept_files(source).values()) if isinstance(source, SafetensorsSource) else []
+    except FileError:
+        return []
+
+
+def _read_file(path: Path, size: int, meter: Meter) -> None:
+    """Bytes of any kind: that they are there to be read."""
+    meter.begin(path.name)
+    for data in file_resource(path, size).read():
+        meter.add(data.nbytes)
 
 
 def _read_part(report: Report, weight: QuantizedWeight, part: str, meter: Meter) -> None:

@@ -68,7 +68,12 @@ RULES: Registry[Rule] = Registry(
             "ninfer",
             "conversion",
         ),
-        Rule("metadata", "texts are UTF-8, and booleans 0 or 1", "gguf", "gguf"),
+        Rule(
+            "metadata",
+            "texts are UTF-8, and booleans 0 or 1; what is beside a checkpoint is as conversion asks",
+            "gguf, safetensors",
+            "gguf, conventions",
+        ),
         Rule("onnx", "onnx.checker accepts the model, inference of shapes included", "onnx", "onnx"),
         Rule("against", "tensors say what those of the file say that they were made from", _EVERY, "8"),
         Rule(
