@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, numpy_helper
 
 from quantform._files import MappedFile
@@ -36,6 +36,7 @@ __all__ = [
     "initializer_bytes",
     "read_model",
     "stored_integers",
+    "tensors_of",
     "text",
 ]
 
@@ -185,6 +186,19 @@ def read_model(path: Path) -> onnx.ModelProto:
             found=f"{data.size} bytes without one",
         )
     return model
+
+
+def tensors_of(message: Message) -> Iterator[TensorProto]:
+    """Every tensor in a message, also those of graphs in nodes, of functions, of attributes, and of sparse tensors."""
+    rest = [message]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, TensorProto):
+            yield one
+            continue
+        for field, value in one.ListFields():
+            if field.message_type is not None:
+                rest.extend([value] if isinstance(value, Message) else value)
 
 
 class InitializerBytes(ABC):

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from quantform._rows import Rows, as_rows, matrix_shape, runs
 from quantform._scalars import SCALARS, Scalar
 from quantform._sizes import counted
-from quantform._spans import Span
+from quantform._spans import Span, units_of
 from quantform.errors import ArgumentError, FileError, UnsupportedError
 from quantform.formats import BlockWords, block_format
 from quantform.packed.dequantize import payload_bytes
@@ -24,7 +24,7 @@ from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, Tensor, check_range
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.onnx_contract import uses_of
-from quantform.sources.onnx_file import InitializerBytes, data_type, initializer_bytes, read_model, text
+from quantform.sources.onnx_file import InitializerBytes, data_type, initializer_bytes, read_model, tensors_of, text
 from quantform.sources.onnx_linear import Blocks, LinearNode, linear_nodes
 from quantform.sources.onnx_nodes import PackedNode, Reshapes, packed_nodes
 
@@ -238,6 +238,23 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
         """The bytes of an initializer of the graph, whatever its type."""
         return self._bytes[name]
 
+    def unused_spans(self) -> dict[Path, list[Span]]:
+        """Of each file of external data, the bytes that no tensor of the model has, not even one inside a node.
+
+        Raises:
+            FileError: A file is not there any more.
+        """
+        used: dict[Path, list[Span]] = {path: [] for path in self._external}
+        for proto in tensors_of(self.model):
+            try:
+                data, _ = initializer_bytes(proto, self.path, self._pool, str(self.path))
+            except FileError:  # of none of ours: those were read on opening
+                continue
+            place = data.locate(0)
+            if place is not None and place[0] in used:
+                used[place[0]].append((place[1], place[1] + data.nbytes))
+        return {path: list(self._outside(path, spans)) for path, spans in used.items()}
+
     def describe(self) -> str:
         """Version of the format, that of the operators, number of tensors."""
         opset = "" if self.opset is None else f", opset {self.opset}"
@@ -250,6 +267,16 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
 
     def __repr__(self) -> str:
         return f"<OnnxSource {str(self.path)!r}, {len(self)} tensors>"
+
+    def _outside(self, path: Path, spans: list[Span]) -> Iterator[Span]:
+        """What spans leave of a file."""
+        with self._pool.using(path) as file:
+            size = file.size
+        at = 0
+        for begin, end in (*units_of(spans, 1), (size, size)):
+            if at < begin:
+                yield at, begin
+            at = end
 
     def _read(self) -> Iterator[OnnxPlain | OnnxPacked]:
         graph, where = self.model.graph, str(self.path)

@@ -16,7 +16,7 @@ from quantform.verify.against import compare_with
 from quantform.verify.checkpoint import check_beside, check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
-from quantform.verify.onnx import check_model
+from quantform.verify.onnx import check_model, read_model
 from quantform.verify.origin import compared_with_record
 from quantform.verify.reading import Meter
 from quantform.verify.report import Finding, MethodError, Report, of_error
@@ -118,6 +118,8 @@ def _read(report: Report, source: Source[Any], known: set[str], meter: Meter) ->
             read_artifact(report, source, known, meter)
         elif isinstance(source, GGUFSource):
             read_gguf(report, source, known, meter)
+        elif source.kind == "onnx":
+            read_model(report, cast("OnnxSource", source), known, meter)
         else:
             read_tensors(report, source, known, meter)
     finally:

@@ -12,12 +12,10 @@ from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import GGUFSource, GGUFTensor
 from quantform.sources.gguf import GGUFShard, Segment
 from quantform.verify.checkpoint import read_tensor
-from quantform.verify.reading import Meter, watched
+from quantform.verify.reading import UNUSED_BYTES, Meter, watched
 from quantform.verify.report import Finding, Report
 
 __all__ = ["read_gguf"]
-
-_UNUSED_BYTES = 64 << 20  # as many are looked at of those in one place that no tensor has
 
 
 def read_gguf(report: Report, source: GGUFSource, known: set[str], meter: Meter) -> None:
@@ -64,7 +62,7 @@ def _read_rest(report: Report, shard: GGUFShard, segment: Segment, meter: Meter)
 def _remark_unused(report: Report, shard: GGUFShard, begin: int, end: int, meter: Meter) -> None:
     """One remark on bytes that no tensor has; they mean nothing, so that no more of them are read than tells what."""
     read = watched(shard.file.read_into, meter, (), shard.file.stored_spans)
-    others, last = 0, min(end, begin + _UNUSED_BYTES)
+    others, last = 0, min(end, begin + UNUSED_BYTES)
     for _, data in read_through(read, begin, last):
         others += int(np.count_nonzero(data))
     if last < end:

@@ -18,13 +18,16 @@ from quantform.packed import PROFILES, Field, Profile, count_set, nonfinite_scal
 from quantform.verify.report import Finding, Report
 from quantform.verify.zeros import ZeroPages
 
-__all__ = ["Meter", "Observer", "StoredSpans", "ValueCounter", "unit_of", "watched"]
+__all__ = ["UNUSED_BYTES", "Meter", "Observer", "StoredSpans", "ValueCounter", "unit_of", "watched"]
 
 Bytes = npt.NDArray[np.uint8]
 Observer = Callable[[int, Bytes], object]
 """Takes an offset in a payload and the bytes from there on."""
 StoredSpans = Callable[[int, int], Iterable[Span]]
 """Takes where bytes of a payload begin and end, and gives those that are not in holes of a sparse file."""
+
+UNUSED_BYTES = 64 << 20
+"""As many are looked at of bytes that no tensor has: they mean nothing, and that is enough to tell what they are."""
 
 # The bits that are all set in a scalar word which is not finite. Where a word has 8 bytes, the upper 4 are looked at.
 _NONFINITE = {
@@ -61,8 +64,8 @@ class Meter:
     unread: int = 0
 
     def expect(self, total: int, nouns: tuple[int, str]) -> None:
-        """Before anything is read: how much there is of it."""
-        self.total, self.nouns = total, nouns
+        """Before anything is read: how much there is of it, beside what was said before."""
+        self.total, self.nouns = self.total + total, nouns
 
     def begin(self, what: str) -> None:
         """Another tensor's turn."""

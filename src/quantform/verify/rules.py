@@ -127,7 +127,7 @@ RULES: Registry[Rule] = Registry(
         Rule(
             "unused",
             "bytes, objects or parts of objects that nothing refers to",
-            "ninfer, gguf",
+            "ninfer, gguf, onnx",
             "container",
             remark=True,
         ),
