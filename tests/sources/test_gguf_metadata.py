@@ -125,7 +125,7 @@ def test_bytes_that_are_no_text(opened: Open, big_endian: bool) -> None:
         assert isinstance(items, GGUFArray)
         assert items[0] == "fine"
         for read in (lambda: items[1], items.tolist, lambda: items[:]):
-            with pytest.raises(GGUFError, match=r"'list'.*not UTF-8.*Take its bytes with `raw`"):
+            with pytest.raises(GGUFError, match=r"'list'.*not UTF-8.*`raw` of the metadata or the array"):
                 read()
         assert items.raw(1) == b"\x80"
         assert source.metadata["good"] == "x"

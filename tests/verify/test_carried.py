@@ -253,3 +253,96 @@ def test_the_files_beside_a_checkpoint(tmp_path: Path) -> None:
         ("carried", "$.components.text.config.nested.a"),
         ("carried", "resource/tokenizer"),
     ]
+
+
+# --- with a source that is not recorded ---------------------------------------------------------------------------
+
+
+def checkpoint(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkpoint with a tokenizer, and the artifact that is made from it."""
+    model = sb.model(tmp_path, {"w": np.ones((2, 4), np.float32)}, {"layers": 1})
+    (tmp_path / "tokenizer.json").write_text('{"version": 1}')
+    qf.convert(model, tmp_path / "m.ninfer")
+    return model, tmp_path / "m.ninfer"
+
+
+def gguf(tmp_path: Path) -> tuple[Path, Path]:
+    return made(tmp_path, layers=1)
+
+
+def artifact(tmp_path: Path) -> tuple[Path, Path]:
+    _, path = checkpoint(tmp_path)
+    qf.convert(path, tmp_path / "again.ninfer")
+    return path, tmp_path / "again.ninfer"
+
+
+def files_of(document: Any) -> Any:
+    return document["provenance"]["source"]["files"][0]
+
+
+UNRECORDED: dict[str, Callable[[Any], object]] = {
+    "no provenance": lambda document: document.pop("provenance"),
+    "no source": lambda document: document["provenance"].pop("source"),
+    "no files": lambda document: document["provenance"]["source"].pop("files"),
+    "a bit of the key sha256": lambda document: files_of(document).update(shb256=files_of(document).pop("sha256")),
+    "a bit of the key bytes": lambda document: files_of(document).update(cytes=files_of(document).pop("bytes")),
+    "a length that is a text": lambda document: files_of(document).update(bytes=str(files_of(document)["bytes"])[1:]),
+    "a bit of the kind too": lambda document: (
+        document["provenance"]["source"].update(kind="other"),
+        files_of(document).pop("sha256"),
+    ),
+}
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+@pytest.mark.parametrize("what", UNRECORDED)
+@pytest.mark.parametrize("make", [checkpoint, gguf, artifact])
+def test_what_nothing_is_recorded_of_is_compared_all_the_same(
+    tmp_path: Path, make: Callable[[Path], tuple[Path, Path]], what: str, deep: bool
+) -> None:
+    source, path = make(tmp_path)
+    edit(path, UNRECORDED[what])
+    rules = found(path, against=source)
+    assert rules == [("origin", str(source))]
+    (remark,) = qf.verify(path, against=source).remarks
+    assert "does not record length and SHA-256" in remark.problem
+    with NinferSource(path) as opened:
+        resources = [id for component in opened.components.values() for id in component.resources.values()]
+    for id in resources:
+        damage(path, id, 3)
+    edit(path, lambda document: document["components"]["text"]["config"].update(layers=2))
+    rules = found(path, against=source, deep=deep)
+    assert {*(("carried", id) for id in resources), ("carried", "$.components.text.config.layers")} <= {*rules}
+
+
+def test_arrays_have_no_resources(tmp_path: Path) -> None:
+    """Provenance says that it was made from arrays: what is beside the file that these came from did not go along."""
+    model, _ = checkpoint(tmp_path)
+    qf.convert({"w": np.ones((2, 4), np.float32)}, tmp_path / "a.ninfer")
+    assert found(tmp_path / "a.ninfer", against=model) == [("origin", str(model))]
+    (remark,) = qf.verify(tmp_path / "a.ninfer", against=model).remarks
+    assert "only tensors are compared" in remark.problem
+
+
+def test_an_artifact_beside_its_copy(tmp_path: Path) -> None:
+    """It has the same id: nothing may differ."""
+    _, path = made(tmp_path, **{"a.n": 7})
+    copy = tmp_path / "copy.ninfer"
+    copy.write_bytes(path.read_bytes())
+    assert found(copy, against=path) == []
+    damage(copy, "resource/gguf_frame", 40)
+    damage(copy, "weight/w", 7)
+    edit(copy, lambda document: document["components"]["text"]["config"].update({"a.n": 8}))
+    edit(copy, lambda document: document["provenance"]["converter"].update(name="quamtform"))
+    assert found(copy, against=path) == [
+        ("against", "w"),
+        ("carried", "$.provenance.converter.name"),
+        ("carried", '$.components.text.config["a.n"]'),
+        ("carried", "resource/gguf_frame"),
+    ]
+
+
+def test_a_config_that_nobody_can_read_is_a_finding(tmp_path: Path) -> None:
+    model, path = checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert found(path, against=model) == [("carried", str(model))]

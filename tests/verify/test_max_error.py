@@ -66,12 +66,13 @@ def test_large_errors_are_remarks(tmp_path: Path, values: Any, said: str) -> Non
     qf.convert({"w": np.ones((2, 32), np.float32)}, tmp_path / "m.ninfer", format="q8_g32_fp16")
     report = qf.verify(tmp_path / "m.ninfer", against=model)
     assert report.ok
-    (remark,) = report.remarks
+    _, remark = report.remarks
+    assert report.broken == {"origin": 1, "large-error": 1}
     assert (remark.rule, remark.object, remark.expected) == ("large-error", "w", "less than 1")
     assert said in remark.problem
     (finding,) = qf.verify(tmp_path / "m.ninfer", against=model, max_error=0.5).findings
     assert (finding.rule, finding.object, finding.expected) == ("error", "w", "at most 0.5")
-    assert not qf.verify(tmp_path / "m.ninfer", against=model, max_error=0.5).remarks
+    assert qf.verify(tmp_path / "m.ninfer", against=model, max_error=0.5).broken == {"origin": 1, "error": 1}
 
 
 def test_words_of_another_file_have_errors(tmp_path: Path) -> None:

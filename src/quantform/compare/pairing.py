@@ -20,7 +20,7 @@ from quantform.errors import ArgumentError, UnknownNameError
 from quantform.formats import FORMATS, GgufFormat
 from quantform.sources import ArraySource, NinferSource, NinferTensor, Source, Tensor, open_source
 
-__all__ = ["Names", "Side", "Tensors", "alike", "encoding", "pairs", "read_names", "side"]
+__all__ = ["Names", "Side", "Tensors", "alike", "encoding", "form", "pairs", "read_names", "side"]
 
 Tensors = str | os.PathLike[str] | Source[Any] | Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A file, an open source, one tensor or array, or a mapping of names to tensors and arrays."""
@@ -163,10 +163,15 @@ def _unshaped(tensor: Tensor) -> TypeGuard[NinferTensor]:
     return isinstance(tensor, NinferTensor) and tensor.shape == (tensor.size,) != tensor.stored_shape
 
 
+def form(tensor: Tensor) -> str:
+    """The same for two tensors whose words are of one kind, wherever each of them lies."""
+    record = FORMATS.get(tensor.format)
+    return record.profile.identifier if isinstance(record, GgufFormat) else tensor.format
+
+
 def encoding(tensor: Tensor) -> str:
     """The same for two tensors of one shape whose payloads are equal if and only if their words are."""
-    record = FORMATS.get(tensor.format)
-    name = record.profile.identifier if isinstance(record, GgufFormat) else tensor.format
+    record, name = FORMATS.get(tensor.format), form(tensor)
     if isinstance(tensor, NinferTensor) and record is not None and tensor.layout != record.default_layout:
         return f"{name} in {tensor.layout}"
     return name

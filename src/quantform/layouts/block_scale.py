@@ -193,6 +193,30 @@ class BlockScaleLayout(Layout):
             tally.add(nvfp4.illegal_divisors(words)[None, :])
             yield from _described(tally, offset, 4, lambda at: _divisor_place(at, dimensions, share))
 
+    def offset_of(
+        self, format: str | Format, shape: Sequence[int], part: str, row: int, index: int, divisors: int = 1
+    ) -> int:
+        """The byte of a word in the payload.
+
+        Args:
+            format: The tensor's format.
+            shape: The tensor's shape.
+            part: `"codes"`, `"scales"` or `"divisors"`.
+            row: The row.
+            index: The column of a code, the group of a scale; of a divisor, which is one of many rows, anything.
+            divisors: The tensor's number of divisors.
+        """
+        _, dimensions = self.check(format, shape, divisors)
+        rows, columns = dimensions
+        if part == "divisors":
+            return _divisor_offset(dimensions) + 4 * (row * divisors // rows)
+        if part == "codes":
+            return row * columns // 2 + index // 2
+        tile = row // _TILE_ROWS * (columns // _TILE_COLUMNS) + index // 4
+        quarter, row_in_quarter = divmod(row % _TILE_ROWS, 32)
+        in_tile = row_in_quarter * 16 + quarter * 4 + index % 4
+        return _scale_offset(dimensions) + tile * (_TILE_ROWS * _TILE_COLUMNS // 16) + in_tile
+
     def _size(self, format: Format, shape: tuple[int, ...], divisors: int) -> int:  # noqa: ARG002
         return _divisor_offset(shape) + 4 * divisors
 

@@ -29,6 +29,7 @@ __all__ = ["GGUFArray", "GGUFField", "GGUFMetadata", "ValueType", "read_field"]
 
 _NESTING = 16
 _COPIED_BYTES = 1 << 20  # of an array of strings at a time
+_BROKEN_TEXT = "Export the model again; in Python, `raw` of the metadata or the array has the bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class _Context:
                 "a string is not UTF-8",
                 where=self.where(offset + error.start),
                 found=repr(data[:80]),
-                hint="Take its bytes with `raw`",
+                hint=_BROKEN_TEXT,
             ) from None
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
@@ -224,7 +225,7 @@ class _Context:
                 decoder.decode(data, final=first == end)
             except UnicodeDecodeError as error:
                 raise GGUFError(
-                    "a string is not UTF-8", where=self.where(begin + error.start), hint="Take its bytes with `raw`"
+                    "a string is not UTF-8", where=self.where(begin + error.start), hint=_BROKEN_TEXT
                 ) from None
             at = first + piece.size
         return end

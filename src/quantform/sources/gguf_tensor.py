@@ -166,6 +166,13 @@ class GGUFTensor(Tensor):
         """See `Tensor.locate`; of big-endian files, whole blocks or elements are meant."""
         return self.file.path, self.offset + offset
 
+    def stored_offset(self, offset: int) -> int:
+        """Where among the stored bytes, which may be big-endian, the byte of the payload at `offset` is."""
+        if self._order is None:
+            return offset
+        unit, at = divmod(offset, self._order.size)
+        return unit * self._order.size + int(self._order[at])
+
     def stored_spans(self, begin: int, end: int) -> Iterator[Span]:
         """See `Tensor.stored_spans`; of big-endian files, whole blocks or elements are meant."""
         return moved(self.file.stored_spans(self.offset + begin, self.offset + end), -self.offset)

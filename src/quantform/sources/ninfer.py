@@ -127,6 +127,19 @@ class NinferTensor(Tensor):
         """Fill `out` with the payload's bytes from `offset` on; see `payload`."""
         self._joined().read_into(offset, out)
 
+    def locate(self, offset: int) -> tuple[Path, int] | None:
+        """See `Tensor.locate`."""
+        return None if self._matrix is None else self._matrix.locate(offset)
+
+    def word_offset(self, part: str, row: int, index: int) -> int | None:
+        """The byte of the payload that has a word of some row: a code by its column, a scale by its group, a divisor.
+
+        None where its layout does not tell, or where it has no payload.
+        """
+        if self._matrix is None:
+            return None
+        return self._matrix.word_offset(part, row, index)
+
     def words(self, rows: Rows | None = None) -> Words:
         """The words of all rows or of some.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import gcd
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ class _Segment(NamedTuple):
         """Fill `out` with the segment's bytes from `offset` on."""
         artifact.read_into(self.source + offset, out)
 
+    def locate(self, offset: int) -> int:
+        """Where in the artifact's payload the segment's byte at `offset` is."""
+        return self.source + offset
+
 
 class _Divisors(NamedTuple):
     """The divisor words of consecutive shares of `own` rows, the first of which begins at `row` of an object.
@@ -79,6 +84,11 @@ class _Divisors(NamedTuple):
         artifact.read_into(self.source + 4 * int(wanted[0]), stored.view(np.uint8))
         words = stored[wanted - wanted[0]].view(np.uint8)
         out[...] = words[offset - 4 * first :][: out.size]
+
+    def locate(self, offset: int) -> int:
+        """Where in the artifact's payload the byte of a divisor at `offset` is."""
+        index, byte = divmod(offset, 4)
+        return self.source + 4 * ((self.row + index * self.own) // self.share) + byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +166,23 @@ class Matrix:
             segment.read(self.artifact, first - segment.target, out[first - offset : last - offset])
             done = last
         out[done - offset :] = 0
+
+    def locate(self, offset: int) -> tuple[Path, int] | None:
+        """The file that has a byte, and its offset there; None of a zero that no object has."""
+        at = bisect_right(self.segments, offset, key=attrgetter("target")) - 1
+        segment = self.segments[at] if at >= 0 else None
+        if segment is None or offset >= segment.target + segment.size:
+            return None
+        return self.artifact.locate(segment.locate(offset - segment.target))
+
+    def word_offset(self, part: str, row: int, index: int) -> int | None:
+        """See `NinferTensor.word_offset`."""
+        layout = LAYOUTS[self.layout]
+        if isinstance(layout, BlockScaleLayout):
+            return layout.offset_of(self.format, self.shape, part, row, index, self.divisors)
+        return (
+            layout.offset_of(self.format, self.shape, part, row, index) if isinstance(layout, RowPlaneLayout) else None
+        )
 
     def words(self, rows: Rows | None = None) -> Words:
         """The words of all rows, in `shape`, or of some, in `[len(rows), K]`."""

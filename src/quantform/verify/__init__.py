@@ -12,7 +12,7 @@ from quantform._files import MappedFile, is_directory
 from quantform._progress import Progress, silent
 from quantform.errors import ArgumentError, ChangedFileError, MissingExtraError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source, open_source
-from quantform.verify.against import compare_with
+from quantform.verify.against import broken_files, compare_with
 from quantform.verify.checkpoint import check_beside, check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
 from quantform.verify.ninfer import check_artifact, read_artifact
@@ -45,8 +45,9 @@ def verify(
         deep: Also read every byte, each once: legal words, canonical padding, zeros between objects, values of
             auxiliaries, frames of GGUF files; and count scales and values that are not finite.
         against: The file it was made from: every tensor of it must be there, word for word; one that was decoded to a
-            direct format must hold the values rounded once. Of what a method quantized, the errors are reported. Where
-            it is as long as an artifact records, its digest, resources and configuration are compared too.
+            direct format must hold the values rounded once. Of what a method quantized, the errors are reported. Unless
+            an artifact records another file, resources and configuration are compared too, and the digest, if recorded.
+            Of two files of one kind, other than artifacts, different metadata are remarks.
         max_error: The largest relative RMS error against `against` that is no finding, of a tensor whose words are not
             those that it has there; see `quantform.compare`. Without it, an error of 1 or more is a remark.
         max_findings: How many findings, and how many remarks, the report keeps; it counts all.
@@ -86,9 +87,11 @@ def verify(
             if against is not None:
                 with open_source(against) as origin:
                     compared = origin.files
-                    weights = Checkpoint(origin) if isinstance(origin, SafetensorsSource) else origin
-                    with compared_with_record(report, source, weights) as made_from:
-                        compare_with(report, source, weights, progress, made_from=made_from, max_error=max_error)
+                    broken = known | broken_files(report, origin)
+                    with compared_with_record(report, source, origin, broken) as made_from:
+                        compare_with(
+                            report, source, origin, progress, broken=broken, made_from=made_from, max_error=max_error
+                        )
         except ChangedFileError as error:  # nothing behind it would say anything
             rule = "files" if isinstance(source, NinferSource) else "structure"
             foreign = error.file in compared and error.file not in source.files

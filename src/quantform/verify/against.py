@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from quantform._files import exists
 from quantform._progress import Progress
-from quantform._scalars import convert
+from quantform._scalars import SCALARS, convert
 from quantform._sizes import counted
 from quantform.compare.measure import measure
-from quantform.compare.pairing import alike, encoding
+from quantform.compare.pairing import alike, encoding, form
 from quantform.convert.own_words import cast_stream
 from quantform.convert.streams import Copy, Stream
 from quantform.errors import ChangedFileError, QuantformError
-from quantform.formats import FORMATS, DirectFormat
-from quantform.sources import NinferSource, NinferTensor, Source, Tensor
-from quantform.sources.conventions import QuantizedWeight, RowScaledWeight
+from quantform.formats import FORMATS, DirectFormat, GgufFormat
+from quantform.sources import GGUFTensor, NinferSource, NinferTensor, Source, Tensor
+from quantform.sources.conventions import RowScaledWeight
 from quantform.sources.conventions.weight import flat_words
-from quantform.verify.report import Finding, MethodError, Place, Report, byte_difference, of_error
+from quantform.verify.differing import Differing
+from quantform.verify.report import Finding, MethodError, Report, of_error
+from quantform.verify.stored_parts import Tensors, stored_tensors
+from quantform.verify.words import different_words
 
-__all__ = ["compare_with"]
+__all__ = ["broken_files", "compare_with"]
 
 _PIECE = 8 << 20
-_TILE_ROWS = 128
+
+
+def broken_files(report: Report, origin: Source[Any]) -> set[str]:
+    """The paths of the files of an open source that are missing or wrong, each of which is a finding."""
+    broken = set()
+    for index, path in enumerate(origin.files):
+        if isinstance(origin, NinferSource):
+            fine = report.attempt("against", str(path), functools.partial(origin.artifact.check_file, index))
+        else:
+            fine = exists(path)
+            if not fine:
+                report.add(Finding("against", str(path), "missing; a file that it is compared with is not there"))
+        if not fine:
+            broken.add(str(path))
+    return broken
 
 
 def compare_with(
@@ -35,50 +56,83 @@ def compare_with(
     origin: Source[Any],
     progress: Progress,
     *,
+    broken: AbstractSet[str] = frozenset(),
     made_from: bool = True,
     max_error: float | None = None,
 ) -> None:
-    """Compare every tensor with the one of the same name in another file.
+    """Compare every tensor with the one of the same name in another file; of two checkpoints, every stored tensor.
 
     Args:
         report: Takes findings, errors, and notes of what was shown.
         source: The file that is verified.
         origin: The other file.
         progress: Called as tensors are compared.
+        broken: The names of tensors, ids of objects and paths of files, of either, that are known to be wrong or
+            missing. Tensors that cannot be read for that are no further findings.
         made_from: Whether `source` may have been made from it. If not, words and values that differ are no findings,
             and have errors.
         max_error: The largest relative RMS error that is no finding; asks for the error of whatever was rounded, too.
     """
-    for name, tensor in source.items():
-        if name not in origin and not _has_no_object(tensor, origin):
-            report.add(Finding("against", name, f"not in {origin.path}"))
-    total, done, ways = sum(tensor.nbytes for tensor in origin.values()), 0, Counter[str]()
+    tensors, originals = stored_tensors(source, origin)
+    empty = _report_missing(report, source, origin, tensors, originals)
+    total, done, ways, unread = sum(tensor.nbytes for tensor in originals.values()), 0, Counter[str](), 0
     comparison = _Comparison(report, source, made_from, max_error)
-    for name, tensor in origin.items():
+    for name, original in originals.items():
         progress(done, total, name)
-        done += tensor.nbytes
-        if name not in source:
-            if _has_no_object(tensor, source):
-                ways["have no elements"] += 1
-                continue
-            report.add(Finding("against", name, f"missing; {origin.path} has it"))
+        done += original.nbytes
+        if name not in tensors:
             continue
         try:
-            ways[comparison.compare(source[name], tensor)] += 1
+            ways[comparison.compare(tensors[name], original)] += 1
         except ChangedFileError:
             raise
         except QuantformError as error:
-            report.add(of_error("against", name, error))
+            if _needs(tensors[name], source, broken) or _needs(original, origin, broken):
+                unread += 1
+            else:
+                report.add(of_error("against", name, error))
     progress(total, total, "")
+    ways["have no elements"] += empty
     comparison.judge()
+    if unread:
+        report.notes.append(f"{unread} of {len(originals)} tensors not compared: what they need is missing or wrong")
     if report.ok:
-        report.notes.extend(f"{count} of {len(origin)} tensors {way}" for way, count in ways.items())
+        report.notes.extend(f"{count} of {len(originals)} tensors {way}" for way, count in ways.items() if count)
         comparison.note_rounded()
+
+
+def _report_missing(
+    report: Report, source: Source[Any], origin: Source[Any], tensors: Tensors, originals: Tensors
+) -> int:
+    """Report the tensors that are on one side only; how many are not in an artifact as they have no elements."""
+    empty = 0
+    for name, tensor in tensors.items():
+        if name not in originals and not _has_no_object(tensor, origin):
+            report.add(Finding("against", name, f"not in {origin.path}"))
+    for name, tensor in originals.items():
+        if name not in tensors and _has_no_object(tensor, source):
+            empty += 1
+        elif name not in tensors:
+            report.add(Finding("against", name, f"missing; {origin.path} has it"))
+    return empty
 
 
 def _has_no_object(tensor: Tensor, other: Source[Any]) -> bool:
     """Whether `other` lacks the tensor because artifacts have no objects without elements."""
     return not tensor.size and isinstance(other, NinferSource)
+
+
+def _needs(tensor: Tensor, source: Source[Any], broken: AbstractSet[str]) -> bool:
+    """Whether a tensor needs something of which it is known that it is wrong."""
+    if tensor.name in broken:
+        return True
+    if isinstance(source, NinferSource) and isinstance(tensor, NinferTensor):
+        artifact = source.artifact
+        records = [artifact.record(id) for id in tensor.objects]
+        pieces = (piece for one in records for piece in artifact.pieces(one.offset, one.nbytes))
+        return not broken.isdisjoint(tensor.objects) or any(str(artifact.files[one.file]) in broken for one in pieces)
+    place = tensor.locate(0)
+    return place is not None and str(place[0]) in broken
 
 
 @dataclass(slots=True)
@@ -108,22 +162,24 @@ class _Comparison:
             self.report.add(Finding("against", original.name, problem, expected=expected, found=found))
             return ""
         original, tensor = both
-        if isinstance(original, QuantizedWeight) and original.importable and original.format == tensor.format:
-            return self._compared(tensor, original, "have equal words", _different_words(tensor, original))
-        if encoding(tensor) == encoding(original):
-            difference = _first_difference(self.source, tensor, Copy(original))
-            return self._compared(tensor, original, "have equal bytes", difference)
+        if encoding(tensor) == encoding(original) and tensor.joined and original.joined:
+            return self._compared(tensor, original, "have equal bytes", _different_bytes(tensor, Copy(original)))
+        if tensor.importable and original.importable and form(tensor) == form(original):
+            return self._compared(tensor, original, "have equal words", different_words(tensor, original))
         way, record = f"hold {original.format} values as {tensor.format}", FORMATS.get(tensor.format)
-        cast = cast_stream(original, record, "any") if isinstance(record, DirectFormat) else None
+        cast = cast_stream(original, record, "any") if isinstance(record, DirectFormat) and tensor.joined else None
         if cast is not None:
-            return self._compared(tensor, original, way, _first_difference(self.source, tensor, cast), rounds=True)
+            return self._compared(tensor, original, way, _different_bytes(tensor, cast), rounds=True)
+        # No method makes blocks, or a file of another kind; nor did one work on a file that this was not made from.
+        made = self.made_from and isinstance(self.source, NinferSource) and not isinstance(record, GgufFormat)
+        way += ", made by a method" if made else ""
         if original.decodable:
             self._measure(tensor, original)
-            return f"{way}, made by a method"
+            return way if made else f"{way}, and have errors"
         if self.max_error is not None:
             problem = f"{original.format} is not decoded, so that the error of {tensor.format} is not known"
             self.report.add(Finding("error", original.name, problem))
-        return f"{way}, made by a method and not compared"
+        return f"{way}, and are not compared"
 
     def judge(self) -> None:
         """Sort the errors, and report those that are too large."""
@@ -144,19 +200,19 @@ class _Comparison:
             )
 
     def _compared(
-        self, tensor: Tensor, original: Tensor, way: str, difference: Finding | None, *, rounds: bool = False
+        self, tensor: Tensor, original: Tensor, way: str, differences: list[Finding], *, rounds: bool = False
     ) -> str:
-        """What becomes of the first difference of words or values that should be equal, rounding aside."""
-        if difference is None:
-            if isinstance(original, RowScaledWeight) and original.rounds_scales:
-                largest = _largest_rounding(original)
-                if largest:
+        """What becomes of words or values that should be equal, rounding aside, and of those that are not."""
+        if not differences:
+            for one in (original, tensor):
+                if isinstance(one, RowScaledWeight) and one.rounds_scales and (largest := _largest_rounding(one)):
                     self.rounded[original.name], rounds = largest, True
             if rounds and self.max_error is not None:
                 self._measure(tensor, original)
             return way
         if self.made_from or not original.decodable:
-            self.report.add(difference)
+            for difference in differences:
+                self.report.add(difference)
             return way
         self._measure(tensor, original)
         return f"are {tensor.format} of other {original.format}"
@@ -172,34 +228,15 @@ class _Comparison:
         self.report.add(Finding(rule, error.name, problem, expected=expected, found=found))
 
 
-def _different_words(tensor: Tensor, original: QuantizedWeight) -> Finding | None:
-    """The first rows whose words are not those that the checkpoint keeps in several tensors."""
-    rows, columns = tensor.matrix
-    step = max(_TILE_ROWS, _PIECE // max(1, columns) // _TILE_ROWS * _TILE_ROWS)
-    for first in range(0, rows, step):
-        some = slice(first, min(first + step, rows))
-        found, expected = tensor.words(some), original.words(some)
-        for part in ("codes", "scales", "divisors"):
-            have, want = getattr(found, part, None), getattr(expected, part, None)
-            if have is None or want is None:
-                continue
-            if part == "divisors":  # of rows, since words may have one of them for several equal shares
-                have, want = (np.repeat(one, (some.stop - some.start) // one.size) for one in (have, want))
-            if not np.array_equal(have, want):
-                problem = f"{part} differ in rows {some.start} to {some.stop - 1}"
-                return Finding("against", original.name, problem, row=some.start)
-    return None
-
-
 def _method_error(tensor: Tensor, original: Tensor) -> MethodError:
     """Decode both sides, some rows at a time."""
     errors = measure(original, tensor).errors(original.matrix[1])
     return MethodError(name=original.name, source_format=original.format, format=tensor.format, **errors.as_fields())
 
 
-def _largest_rounding(original: RowScaledWeight) -> float:
+def _largest_rounding(weight: RowScaledWeight) -> float:
     """The largest relative difference between F32 scales and the BF16 ones that the words have."""
-    scales, largest = original.parts["scales"], 0.0
+    scales, largest = weight.parts["scales"], 0.0
     for first in range(0, scales.size, _PIECE // 4):
         exact = flat_words(scales, first, min(first + _PIECE // 4, scales.size)).view(np.float32)
         stored = convert(exact, np.dtype(ml_dtypes.bfloat16)).astype(np.float64)
@@ -208,27 +245,32 @@ def _largest_rounding(original: RowScaledWeight) -> float:
     return largest
 
 
-def _first_difference(source: Source[Any], tensor: Tensor, expected: Stream) -> Finding | None:
-    at = 0
+def _different_bytes(tensor: Tensor, expected: Stream) -> list[Finding]:
+    """The first byte of a tensor that is not the expected one, and how many are not; nothing where all are."""
+    at, differing = 0, Differing()
     for data in expected:
-        if at + data.size > tensor.nbytes:
-            return Finding("against", tensor.name, f"too short; expected more than {tensor.nbytes} bytes")
-        found = np.empty(data.size, np.uint8)
+        found = np.empty(min(data.size, max(0, tensor.nbytes - at)), np.uint8)
         tensor.read_into(at, found)
-        differs = found != data
-        if differs.any():
-            byte = int(np.argmax(differs))
-            return byte_difference("against", tensor.name, at + byte, data[byte], found[byte], _place(source, tensor))
+        differing.add(at, data[: found.size], found)
         at += data.size
+    if differing.count:
+        row, column = _element(tensor, differing.at)
+        return [differing.finding("against", tensor.name, _place(tensor, differing.at), row=row, column=column)]
     if at == tensor.nbytes:
-        return None
-    return Finding("against", tensor.name, f"too long; expected {at} bytes, found {tensor.nbytes}")
+        return []
+    want, have = f"{at} bytes", f"{tensor.nbytes} bytes"
+    problem = f"another length; expected {want}, found {have}"
+    return [Finding("against", tensor.name, problem, expected=want, found=have)]
 
 
-def _place(source: Source[Any], tensor: Tensor) -> Place | None:
-    """Where the bytes of a tensor are, if it is a whole object of an artifact."""
-    if isinstance(source, NinferSource) and isinstance(tensor, NinferTensor) and len(tensor.objects) == 1:
-        artifact, record = source.artifact, source.artifact.record(tensor.objects[0])
-        if record.nbytes == tensor.nbytes:
-            return lambda offset: artifact.locate(record.offset + offset)
-    return None
+def _element(tensor: Tensor, offset: int) -> tuple[int | None, int | None]:
+    """Row and column of a byte of plain numbers."""
+    scalar = SCALARS.get(tensor.format)
+    if scalar is None or scalar.bits != 8 * scalar.nbytes or not tensor.shape:
+        return None, None
+    return divmod(offset // scalar.nbytes, max(1, tensor.matrix[1]))
+
+
+def _place(tensor: Tensor, offset: int) -> tuple[Path, int] | None:
+    """Where a byte of the payload is."""
+    return tensor.locate(tensor.stored_offset(offset) if isinstance(tensor, GGUFTensor) else offset)

@@ -15,7 +15,7 @@ from quantform.errors import ChangedFileError, QuantformError
 from quantform.layouts import Fault, Faults
 from quantform.verify.rules import RULES
 
-__all__ = ["Finding", "MethodError", "Place", "Report", "byte_difference", "of_error"]
+__all__ = ["Finding", "MethodError", "Place", "Report", "of_error"]
 
 Place = Callable[[int], tuple[Path, int]]
 """The file that has a byte of a tensor's payload, and its offset there."""
@@ -167,15 +167,6 @@ def of_error(rule: str, name: str, error: QuantformError) -> Finding:
     """An error as a finding; where it is just that object, it does not say so again."""
     expected, found = (None if one is None else str(one) for one in (error.expected, error.found))
     return Finding(rule, name, str(error).removeprefix(f"{name}: "), expected=expected, found=found)
-
-
-def byte_difference(rule: str, name: str, at: int, expected: int, found: int, place: Place | None) -> Finding:
-    """A byte of a payload that is not the one of the file it is compared with; `place` says where the payload lies."""
-    want, have = f"0x{expected:02X}", f"0x{found:02X}"
-    path, offset = (None, None) if place is None else place(at)
-    where = "" if path is None else f", byte {offset} of {path.name}"
-    problem = f"byte {at} differs{where}; expected {want}, found {have}"
-    return Finding(rule, name, problem, None if path is None else str(path), offset, expected=want, found=have)
 
 
 def _of_fault(name: str, fault: Fault, place: Place) -> Finding:

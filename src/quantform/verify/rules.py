@@ -142,7 +142,7 @@ RULES: Registry[Rule] = Registry(
         Rule("large-error", "every relative RMS error against the source is less than 1", _EVERY, "7", remark=True),
         Rule(
             "origin",
-            "the file that it is compared with is as long as the one that it was made from",
+            "the artifact records what it was made from, and the file that it is compared with is as long",
             "ninfer",
             "8",
             remark=True,

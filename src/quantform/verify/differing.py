@@ -1,0 +1,68 @@
+"""Bytes that are not those of the file that they are compared with: how many there are, and the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from quantform._sizes import counted
+from quantform.verify.report import Finding
+
+__all__ = ["Differing"]
+
+
+@dataclass(slots=True)
+class Differing:
+    """Bytes that differ, of one payload or file.
+
+    Attributes:
+        count: How many there are.
+        at: The first one.
+        expected: What would be right there.
+        found: What is there.
+    """
+
+    count: int = 0
+    at: int = 0
+    expected: int = 0
+    found: int = 0
+
+    def add(self, offset: int, expected: npt.NDArray[np.uint8], found: npt.NDArray[np.uint8]) -> None:
+        """Look at as many bytes of both, of which the first are at `offset`."""
+        differs = expected != found
+        count = int(np.count_nonzero(differs))
+        if count and not self.count:
+            first = int(np.argmax(differs))
+            self.at, self.expected, self.found = offset + first, int(expected[first]), int(found[first])
+        self.count += count
+
+    def finding(
+        self,
+        rule: str,
+        name: str,
+        place: tuple[Path, int] | None,
+        *,
+        row: int | None = None,
+        column: int | None = None,
+    ) -> Finding:
+        """What there is to say of them; `place` is where the first one lies, if that is known."""
+        path, offset = (None, None) if place is None else place
+        more = "" if self.count == 1 else f", and {counted(self.count - 1, 'other')}"
+        words = "" if row is None else f", row {row}, column {column}"
+        where = "" if path is None else f", byte {offset} of {path.name}"
+        want, have = f"0x{self.expected:02X}", f"0x{self.found:02X}"
+        return Finding(
+            rule,
+            name,
+            f"byte {self.at} differs{more}{words}{where}; expected {want}, found {have}",
+            None if path is None else str(path),
+            offset,
+            row,
+            column=column,
+            expected=want,
+            found=have,
+            count=self.count,
+        )
