@@ -15,6 +15,7 @@ from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsS
 from quantform.verify.against import broken_files, compare_with
 from quantform.verify.checkpoint import check_beside, check_tensor, read_tensors
 from quantform.verify.gguf import read_gguf
+from quantform.verify.metadata import compare_metadata
 from quantform.verify.ninfer import check_artifact, read_artifact
 from quantform.verify.onnx import check_model, read_model
 from quantform.verify.origin import compared_with_record
@@ -92,6 +93,7 @@ def verify(
                         compare_with(
                             report, source, origin, progress, broken=broken, made_from=made_from, max_error=max_error
                         )
+                    compare_metadata(report, source, origin)
         except ChangedFileError as error:  # nothing behind it would say anything
             rule = "files" if isinstance(source, NinferSource) else "structure"
             foreign = error.file in compared and error.file not in source.files

@@ -13,7 +13,7 @@ from quantform.convert.carried import Carried, Resource
 from quantform.convert.recorded import MAIN
 from quantform.errors import ChangedFileError, FileError
 from quantform.sources import NinferSource
-from quantform.verify.differing import Differing
+from quantform.verify.differing import Differing, differs
 from quantform.verify.report import Finding, Report, of_error
 
 __all__ = ["compare_carried", "differences"]
@@ -73,7 +73,7 @@ def compare_carried(
 
 def _compare_json(report: Report, rule: str, path: str, expected: object, found: object) -> None:
     for place, want, have in differences(path, expected, found):
-        report.add(Finding(rule, place, f"differs; expected {want}, found {have}", expected=want, found=have))
+        report.add(differs(rule, place, want, have))
 
 
 def differences(path: str, expected: object, found: object) -> Iterator[tuple[str, str, str]]:

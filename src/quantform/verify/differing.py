@@ -11,7 +11,7 @@ import numpy.typing as npt
 from quantform._sizes import counted
 from quantform.verify.report import Finding
 
-__all__ = ["Differing"]
+__all__ = ["Differing", "differs"]
 
 
 @dataclass(slots=True)
@@ -32,10 +32,10 @@ class Differing:
 
     def add(self, offset: int, expected: npt.NDArray[np.uint8], found: npt.NDArray[np.uint8]) -> None:
         """Look at as many bytes of both, of which the first are at `offset`."""
-        differs = expected != found
-        count = int(np.count_nonzero(differs))
+        unequal = expected != found
+        count = int(np.count_nonzero(unequal))
         if count and not self.count:
-            first = int(np.argmax(differs))
+            first = int(np.argmax(unequal))
             self.at, self.expected, self.found = offset + first, int(expected[first]), int(found[first])
         self.count += count
 
@@ -66,3 +66,8 @@ class Differing:
             found=have,
             count=self.count,
         )
+
+
+def differs(rule: str, name: str, expected: str, found: str, where: str = "") -> Finding:
+    """Something that is another than in the file that it is compared with; `where` follows "differs"."""
+    return Finding(rule, name, f"differs{where}; expected {expected}, found {found}", expected=expected, found=found)

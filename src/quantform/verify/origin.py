@@ -19,6 +19,7 @@ from quantform.convert.recorded import MAIN, RecordedFile, recorded_files, recor
 from quantform.errors import ChangedFileError, QuantformError
 from quantform.sources import Checkpoint, GGUFSource, NinferSource, SafetensorsSource, Source
 from quantform.verify.carried import compare_carried, differences
+from quantform.verify.differing import differs
 from quantform.verify.report import Finding, Report, of_error
 
 __all__ = ["compared_with_record"]
@@ -126,8 +127,7 @@ def _compare_directories(report: Report, source: NinferSource, origin: NinferSou
     documents = (json.loads(encode_directory(one.directory)) for one in (origin, source))
     want, have = ({key: one for key, one in document.items() if key not in _CARRIED} for document in documents)
     for place, expected, found in differences("$", want, have):
-        problem = f"differs; expected {expected}, found {found}"
-        report.add(Finding("carried", place, problem, expected=expected, found=found))
+        report.add(differs("carried", place, expected, found))
 
 
 def _main(source: NinferSource) -> str:

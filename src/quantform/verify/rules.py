@@ -148,6 +148,13 @@ RULES: Registry[Rule] = Registry(
             remark=True,
         ),
         Rule(
+            "other-metadata",
+            "metadata, and files beside a checkpoint, are those of the file of the same kind that it is compared with",
+            "gguf, safetensors, onnx",
+            "nowhere",
+            remark=True,
+        ),
+        Rule(
             "method",
             "provenance.methods names methods that there are, formats that they make, and objects that have these",
             "ninfer",
