@@ -112,7 +112,7 @@ def test_the_whole_kit_is_small_and_the_same_on_every_machine(tmp_path: Path) ->
     assert sum(map(len, found.values())) < 16 << 20
     assert (
         hashlib.sha256(found["manifest.json"]).hexdigest()
-        == "bffb82ac991b23dcc771385c84334dbabbde953b89c17c8ba26ac7f877fe2b49"
+        == "adc95c2fc7c65ca17e515df97b396d11e54d2f160d9b84225e2b0ef5c4daa8cb"
     )
 
 
