@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from quantform.cli import main
+from quantform.testing import encoder_vectors, vectors
 
 DECODER = Path(__file__).parents[2] / "examples" / "decoder.py"
 COMMAND = shlex.join([sys.executable, str(DECODER), "{format}", "{payload}", "{shape}", "{output}"])
@@ -27,9 +28,9 @@ def test_a_right_decoder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     code, out, err = run(monkeypatch, capsys, "--run", COMMAND, "--formats", "gguf:q[48]_[01]")
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
-    assert ["gguf:q4_0", "8", "-", "-", "-"] in rows
-    assert ["gguf:q4_1", "-", "-", "-", "10"] in rows
-    assert ["gguf:q8_0", "8", "-", "-", "-"] in rows
+    assert ["gguf:q4_0", "9", "-", "-", "-"] in rows
+    assert ["gguf:q4_1", "-", "-", "-", "12"] in rows
+    assert ["gguf:q8_0", "9", "-", "-", "-"] in rows
 
 
 def test_a_decoder_with_a_mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +47,7 @@ def test_a_decoder_with_a_mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert broken[0]["first"]["expected"] == "-4.0 (0xC0800000)"
     assert {result["first"]["failure"] for result in broken} == {"wrong values"}
     assert document["subjects"] == [
-        {"kind": "decode", "subject": "gguf:q4_0", "pass": 6, "fail": 2, "failed_to_run": 0, "not_implemented": 0}
+        {"kind": "decode", "subject": "gguf:q4_0", "pass": 7, "fail": 2, "failed_to_run": 0, "not_implemented": 0}
     ]
     assert {result["kind"] for result in document["results"]} == {"decode"}
 
@@ -67,13 +68,13 @@ def test_failures_alike_are_told_once(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert code == 1
     assert out.splitlines()[:5] == [
         "failed to run: the program failed; found exit code 1",
-        "  rules     gguf:q4_0: packed.q4_0.d, gguf:q4_0: packed.q4_0.q, gguf:q4_0: packed.q4_0.q-order, and 5 more",
+        "  rules     gguf:q4_0: packed.q4_0.d, gguf:q4_0: packed.q4_0.q, gguf:q4_0: packed.q4_0.q-order, and 6 more",
         "  first     gguf:q4_0/d as float32",
         "  It wrote to standard error: no luck",
         "",
     ]
     assert out.splitlines()[5] == "failed to run: the program wrote no output file"
-    assert ["gguf:q4_0", "-", "-", "8", "-"] in [line.split() for line in out.splitlines()]
+    assert ["gguf:q4_0", "-", "-", "9", "-"] in [line.split() for line in out.splitlines()]
     code, out, _ = run(monkeypatch, capsys, "--run", command, "--formats", "gguf:q4_0", "--json")
     results = json.loads(out)["results"]
     assert {result["status"] for result in results} == {result["first"]["failure"] for result in results}
@@ -101,7 +102,8 @@ def test_an_encoder_that_always_refuses(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     target = str(tmp_path / "kit")
     code, out, _ = run(monkeypatch, capsys, "--export", target, "--formats", "q8_g32_fp16")
-    assert (code, out) == (0, f"{target}: 27 vectors\n")
+    count = sum(1 for made in (vectors, encoder_vectors) for _ in made("q8_g32_fp16"))
+    assert (code, out) == (0, f"{target}: {count} vectors\n")
     code, _, err = run(monkeypatch, capsys, "--export", target)
     assert code == 2
     assert "is not empty" in err

@@ -398,3 +398,11 @@ def test_progress_is_told_in_bytes_of_a() -> None:
     assert told[-1] == (1_200_008, 1_200_008, "")
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
     assert len(told) > 4
+
+
+def test_a_difference_that_overflows_is_told_as_one() -> None:
+    found = qf.compare({"n": np.array([1e308, 2.0])}, {"n": np.array([-1e308, 2.0])})
+    assert (found.tensors[0].incomparable, found.tensors[0].differing) == (1, 1)
+    assert found.notes() == ["not finite: n: 1 difference; the numbers are finite"]
+    found = qf.compare({"n": np.array([np.inf, np.nan])}, {"n": np.array([1.0, np.nan])})
+    assert found.notes() == ["not finite: n: 1 difference; 1 NaN and 1 infinite in A, 1 and 0 in B"]

@@ -217,7 +217,7 @@ def test_a_value_that_is_not_finite_on_one_side_is_seen(tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text("utf-8")
     assert text.count(">1 not finite</td>") == 2  # its own row and the total
     assert "0.000e+00" not in text
-    assert "<dd>1</dd><dt>elements not finite on a side</dt>" in text
+    assert "<dd>1</dd><dt>differences not finite</dt>" in text
 
 
 @pytest.mark.parametrize("character", [0x1B, 0x9B, 0xAD, 0x61C, 0x200B, 0x202E, 0x2066, 0xFEFF, 0xFFF9, 0xE0041])
@@ -324,3 +324,13 @@ def test_a_browser_runs_nothing_of_a_name(tmp_path: Path) -> None:
         # and if something slipped through, the page's policy would stop it
         page.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
         assert page.run("document.title") != "1"
+
+
+def test_a_long_name_loses_its_middle_in_the_legend(tmp_path: Path) -> None:
+    name = "a" * 2500 + "b" * 2500
+    qf.compare({name: np.ones((2, 64))}, {name: np.full((2, 64), 1.5)}, html=tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text("utf-8")
+    (legend,) = re.findall(r'<ul class="legend">.*?</ul>', text, re.DOTALL)[:1]
+    assert "a" * 38 + "..." + "b" * 39 + "</li>" in legend
+    assert "a" * 39 not in legend
+    assert name in text

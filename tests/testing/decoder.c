@@ -13,7 +13,8 @@
      6  MXFP4 multiplies by the whole scale, which is infinite for the largest exponent
      7  Q8_0 reads its codes as unsigned
      8  float16 rounds halves away from zero
-     9  Q4_K reads the minima as if they were scales */
+     9  Q4_K reads the minima as if they were scales
+    10  float16 is infinite from 65536 on, and not from 65520 */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -49,6 +50,9 @@ static uint16_t float_to_half(float value) {
     bits &= 0x7FFFFFFF;
     if (bits > 0x7F800000) return sign | 0x7E00;
     if (bits >= 0x47800000) return sign | 0x7C00;
+#if MISTAKE == 10
+    if (bits >= 0x477FF000) return sign | 0x7BFF;
+#endif
     uint32_t kept, rest, half;
     if (bits >= 0x38800000) {
         kept = (bits - 0x38000000) >> 13, rest = bits & 0x1FFF, half = 0x1000;

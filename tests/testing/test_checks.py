@@ -140,7 +140,7 @@ def absolute_scales(payload: Bytes, format: str, shape: tuple[int, ...], dtype: 
 def test_a_scale_has_a_sign() -> None:
     report = testing.check_decoder(absolute_scales, "q4_g64_fp16", ["float32"])
     broken = {result.rule for result in report.failures}
-    assert broken == {"grouped.q4.signed-scale", "grouped.q4.zero-sign", "grouped.q4.together"}
+    assert broken == {f"grouped.q4.{name}" for name in ("signed-scale", "zero-sign", "edges", "together")}
 
 
 def quotients(values: npt.NDArray[Any], format: str, method: str, parameters: Mapping[str, Any]) -> Words:
@@ -190,10 +190,20 @@ def test_payloads_and_arrays_are_compared_too() -> None:
             assert fragment in str(caught.value)
     with pytest.raises(ConformanceError, match="wrong length"):
         testing.check_vector(vector, lambda *_: payload[:-1])
+    testing.check_vector(vector, lambda *_: {**vector.words, "codes": vector.words["codes"].view(np.uint8)})
     with pytest.raises(ConformanceError, match="the codes have the wrong type"):
         testing.check_vector(vector, lambda *_: {**vector.words, "codes": vector.words["codes"].astype(np.int32)})
     with pytest.raises(ConformanceError, match="gave other arrays; expected codes, scales, found none"):
         testing.check_vector(vector, lambda *_: {})
+
+
+def test_words_may_have_either_sign() -> None:
+    vector = next(v for v in testing.encoder_vectors("int32") if v.identifier.endswith("/integers"))
+    words = vector.words["words"]
+    testing.check_vector(vector, lambda *_: {"words": words.view(np.int32)})
+    for other in (words.astype(np.int64), words.astype(np.float32), words.astype(np.uint16)):
+        with pytest.raises(ConformanceError, match="the words have the wrong type"):
+            testing.check_vector(vector, lambda *_, other=other: {"words": other})
 
 
 # --- results that are none ------------------------------------------------------------------------------------------

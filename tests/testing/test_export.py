@@ -42,7 +42,7 @@ def manifest(directory: Path) -> dict[str, Any]:
 
 def test_the_manifest_tells_the_truth(exported: Path) -> None:
     document = manifest(exported)
-    assert (document["schema"], document["version"]) == ("quantform-conformance", 1)
+    assert (document["schema"], document["version"]) == ("quantform-conformance", 2)
     known = {"manifest.json"}
     records = [record for entry in document["vectors"] for record in entry["arrays"].values()]
     for record in [*records, *document["archives"].values()]:
@@ -73,20 +73,39 @@ def test_plain_files_are_the_vectors(exported: Path) -> None:
         assert read(exported, entry["arrays"]["values"]).tobytes() == source.values.tobytes()
 
 
-def test_archives_have_the_same(exported: Path) -> None:
-    document = manifest(exported)
+def compare_archives(directory: Path) -> None:
+    """Every array of every vector is in the archive of what its identifier begins with, and nothing else is."""
+    document = manifest(directory)
+    held = {
+        stem: dict(np.load(directory / record["file"], allow_pickle=False))
+        for stem, record in document["archives"].items()
+    }
+    seen = dict[str, set[str]]()
     for entry in document["vectors"]:
-        for name, record in entry["arrays"].items():
-            stem, _, key = record["file"].rpartition("/")
-            with np.load(exported / f"{stem}.npz", allow_pickle=False) as archive:
-                found = archive[key]
-            np.testing.assert_array_equal(found, read(exported, record), err_msg=name)
+        subject, _, name = entry["id"].rpartition("/")
+        stem = subject.replace(":", "/")
+        for key, record in entry["arrays"].items():
+            found = held[stem][f"{name}.{key}"]
+            assert found.tobytes() == read(directory, record).tobytes(), (entry["id"], key)
+            if not stem.startswith("gguf_"):
+                assert list(found.shape) == record["shape"]
+            seen.setdefault(document["archives"][stem]["file"], set()).add(f"{name}.{key}")
+    assert seen == {document["archives"][stem]["file"]: arrays.keys() for stem, arrays in held.items()}
+    assert {str(path.relative_to(directory)) for path in directory.rglob("*.npz")} == seen.keys()
+
+
+@pytest.mark.parametrize("formats", [SOME, ["gguf_q4_0"], ["q6_g64_fp16"], ["gguf:q4_1"]])
+def test_archives_have_the_same(formats: list[str], tmp_path: Path) -> None:
+    testing.export(tmp_path / "kit", formats)
+    compare_archives(tmp_path / "kit")
 
 
 def test_a_format_that_keeps_blocks_shares_its_profiles_files(exported: Path) -> None:
     entries = {entry["id"]: entry for entry in manifest(exported)["vectors"]}
     own, packed = entries["gguf_q4_0/q-order"], entries["gguf:q4_0/q-order"]
     assert own["arrays"]["payload"] == packed["arrays"]["payload"]
+    archives = manifest(exported)["archives"]
+    assert archives["gguf_q4_0"] == archives["gguf/q4_0"]
     assert packed["arrays"]["payload"]["file"] == "gguf/q4_0/q-order.payload"
 
 
@@ -109,10 +128,13 @@ def test_the_whole_kit_is_small_and_the_same_on_every_machine(tmp_path: Path) ->
     """When vectors are meant to change, `MANIFEST_VERSION` goes up, and this digest changes with it."""
     testing.export(tmp_path / "kit")
     found = files(tmp_path / "kit")
-    assert sum(map(len, found.values())) < 16 << 20
+    assert sum(map(len, found.values())) < 18 << 20
+    compare_archives(tmp_path / "kit")
+    document = json.loads(found["manifest.json"])
+    assert document["rules"].keys() == testing.RULES.keys()
     assert (
         hashlib.sha256(found["manifest.json"]).hexdigest()
-        == "adc95c2fc7c65ca17e515df97b396d11e54d2f160d9b84225e2b0ef5c4daa8cb"
+        == "8dcced5b1b05b239c4a9641c11d1d1b5f8e736454af9b1d51681635e03ce3870"
     )
 
 

@@ -30,12 +30,13 @@ MISTAKES = {
     1: ("gguf:q4_0", {"packed.q4_0.q-order"}),
     2: ("gguf:q4_0", {"packed.zero-sign"}),
     3: ("gguf:q5_1", {"packed.q5_1.high-order"}),
-    4: ("gguf:q5_1", {"output.float16.nearest", "output.float16.ties-to-even"}),
+    4: ("gguf:q5_1", {"output.float16.nearest", "output.float16.ties-to-even", "output.float16.overflow"}),
     5: ("gguf:q4_k", {"packed.q4_k.scales", "packed.q4_k.scales-order"}),
     6: ("gguf:mxfp4", {"packed.mxfp4.exponent"}),
     7: ("gguf:q8_0", {"packed.q8_0.q", "packed.q8_0.q-order", "packed.zero-sign"}),
     8: ("gguf:q5_1", {"output.float16.ties-to-even"}),
     9: ("gguf:q4_k", {"packed.q4_k.minima", "packed.q4_k.minima-order"}),
+    10: ("gguf:q8_0", {"output.float16.overflow"}),
 }
 
 
@@ -105,6 +106,8 @@ def test_its_standard_error_is_shown_and_bounded() -> None:
         ("pass", "wrote no output file"),
         ("import sys; open(sys.argv[2], 'wb').write(bytes(127))", "wrong length; expected 128 bytes, found 127"),
         ("import os, sys; os.mkfifo(sys.argv[2])", "no ordinary file"),
+        ("import os, sys; os.mkdir(sys.argv[2])", "no ordinary file"),
+        ("import os, shutil, sys; shutil.rmtree(os.path.dirname(sys.argv[2]))", "removed the directory of its files"),
         ("import os, sys; os.symlink('/dev/zero', sys.argv[2])", "no ordinary file"),
         ("import sys; open(sys.argv[2], 'wb').truncate(1 << 40)", "wrote too much"),
     ],
@@ -231,13 +234,42 @@ def test_a_program_beside_us_is_not_on_the_path(tmp_path: Path, monkeypatch: pyt
     assert caught.value.hint == "Say where it is: ./decode-it"
 
 
-def test_its_files_are_removed() -> None:
-    template = python("import sys; open(sys.argv[2], 'wb').write(bytes(128))")
-    with ForeignDecoder(template) as decoder:
-        assert not decoder(ZERO, "gguf:q4_0", (32,), "float32").any()
-        directory = Path(decoder.file("payload", ZERO)).parent
-        assert directory.exists()
-    assert not directory.exists()
+# What a program may leave where its files were; the next run has a place of its own.
+DAMAGE = {
+    "directory": "os.mkdir(sys.argv[2])",
+    "tree": "os.makedirs(sys.argv[2] + '/a/b'); os.chmod(sys.argv[2], 0)",
+    "gone": "shutil.rmtree(here)",
+    "all gone": "shutil.rmtree(os.path.dirname(here))",
+    "locked": "os.chmod(os.path.dirname(here), 0)",
+    "a file": "shutil.rmtree(here); open(here, 'wb').close()",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_one_vector_pays_for_what_a_program_does_to_its_directory(damage: str, tmp_path: Path) -> None:
+    mark = tmp_path / "done"
+    program = (
+        "import os, shutil, sys; here = os.path.dirname(sys.argv[2])\n"
+        f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); {damage}\n"
+        "else: open(sys.argv[2], 'wb').write(bytes(128))"
+    )
+    with ForeignDecoder(python(program)) as decoder:
+        with pytest.raises(ForeignError, match=r"no ordinary file|removed the directory|no output file"):
+            decoder(ZERO, "gguf:q4_0", (32,), "float32")
+        for _ in range(2):
+            assert not decoder(ZERO, "gguf:q4_0", (32,), "float32").any()
+
+
+def test_its_files_are_removed(tmp_path: Path) -> None:
+    program = "import sys; open(sys.argv[2], 'wb').write(bytes(128)); open(sys.argv[3], 'a').write(sys.argv[1] + '\\n')"
+    with ForeignDecoder(python(program, "{payload}", "{output}", str(tmp_path / "places"))) as decoder:
+        for _ in range(2):
+            assert not decoder(ZERO, "gguf:q4_0", (32,), "float32").any()
+        places = [Path(line).parent for line in (tmp_path / "places").read_text().splitlines()]
+        assert len(set(places)) == 2
+        assert places[0].parent.exists()
+        assert not any(place.exists() for place in places)
+    assert not places[0].parent.exists()
 
 
 def test_placeholders_of_every_kind_of_vector() -> None:

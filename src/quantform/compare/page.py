@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from quantform._sizes import counted, human_bytes
-from quantform._text import visible
+from quantform._text import shortened, visible
 from quantform._version import __version__
 from quantform.compare.measure import Errors
 from quantform.compare.page_style import SCRIPT, STYLE
@@ -26,6 +26,7 @@ from quantform.sources import Tensor
 
 __all__ = ["Report"]
 
+_WIDEST_LEGEND = 80
 _NOTHING, _TIMES, _MINUS = "\u2013", "\u00d7", "\u2212"
 _MARKS = "●■◆▲▼✚✖★"
 
@@ -143,7 +144,7 @@ def _head(found: Comparison) -> Iterator[str]:
         (f"{total.tensors:,}", "tensors compared"),
         (f"{same:,}", "exactly the same"),
         (f"{missing:,}", "of A not compared"),
-        *([(f"{total.incomparable:,}", "elements not finite on a side")] if total.incomparable else []),
+        *([(f"{total.incomparable:,}", "differences not finite")] if total.incomparable else []),
     ):
         yield f"<div><dd>{value}</dd><dt>{label}</dt></div>"
     yield "</dl>"
@@ -163,7 +164,8 @@ def _figures(made: Iterable[Picture | None], label: str = "") -> Iterator[str]:
             yield '<ul class="legend">'
             for place, what in picture.legend:
                 color, mark = (f"var(--s{place})", _MARKS[place]) if place < KINDS else ("var(--soft)", "•")
-                yield f'<li><i aria-hidden="true" style="color:{color}">{mark}</i>{_text(what)}</li>'
+                label = _text(shortened(what, _WIDEST_LEGEND))
+                yield f'<li><i aria-hidden="true" style="color:{color}">{mark}</i>{label}</li>'
             yield "</ul>"
         yield "</figure>"
 
@@ -265,7 +267,7 @@ def _notes(found: Comparison) -> Iterator[str]:
 def _foot() -> Iterator[str]:
     yield "<footer><p>Values are decoded exactly and compared in binary64. The relative RMS error is the root of the"
     yield f"sum of squared differences over that of A's squares, the SNR is {_MINUS}20 log10 of it. Elements whose"
-    yield "difference is not finite are counted; where they differ between the sides, there is no error in numbers."
+    yield "difference is not finite are counted; unless both sides are the same there, no error has a number."
     yield f"Made by quantform {_text(__version__)}.</p></footer>"
 
 

@@ -225,10 +225,10 @@ class Comparison:
             *(f"called {one.other_name} in B: {one.name}" for one in self.tensors if one.other_name != one.name),
         ]
         for one in self.tensors:
-            mine, others = (one.reference_nan, one.reference_infinite), (one.other_nan, one.other_infinite)
-            if any((*mine, *others)) or one.incomparable:
-                lines.append(
-                    f"not finite: {one.name}: {mine[0]} NaN and {mine[1]} infinite in A, {others[0]} and {others[1]} "
-                    f"in B; {counted(one.incomparable, 'element')} not the same on both sides"
-                )
+            sides = (one.reference_nan, one.reference_infinite, one.other_nan, one.other_infinite)
+            if any(sides) or one.incomparable:
+                found = "the numbers are finite"
+                if any(sides):
+                    found = f"{sides[0]} NaN and {sides[1]} infinite in A, {sides[2]} and {sides[3]} in B"
+                lines.append(f"not finite: {one.name}: {counted(one.incomparable, 'difference')}; {found}")
         return lines

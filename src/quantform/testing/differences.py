@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from quantform._rows import matrix_shape
-from quantform._scalars import FLOAT_OUTPUTS
+from quantform._scalars import FLOAT_OUTPUTS, convert
 from quantform.formats import Words
 from quantform.layouts import LAYOUTS
 from quantform.testing.legal_words import arrays_of
 from quantform.testing.outputs import output_rules
+from quantform.testing.unrounded import unrounded
 from quantform.testing.vectors import EncoderVector, Vector
 
 __all__ = ["Difference", "exercised", "values_differences", "words_difference"]
@@ -65,10 +66,45 @@ class Difference:
 
 
 def exercised(vector: Vector, output: str) -> dict[str, Array]:
-    """The elements of a vector by the rule that says what their conversion to an output type gives."""
+    """The elements of a vector by the rules that say what their conversion to an output type gives."""
     if output == "float32":
         return {}
+    wide = _wide(vector, output)
+    return _kinds(vector, output) | ({} if wide is None else {wide.rule: wide.shows})
+
+
+def _kinds(vector: Vector, output: str) -> dict[str, Array]:
     return output_rules(output, vector.values[output], vector.values["float64"])
+
+
+class _Wide(NamedTuple):
+    """What a decoder gives that makes another type of values that were not rounded to binary32.
+
+    Attributes:
+        rule: The rule that says that they are.
+        values: The values that it gives.
+        shows: Which of them that mistake changes. Of types narrower than binary32 it moves some to the number above and
+            some to that below, so that it cannot be taken for wrong rounding.
+    """
+
+    rule: str
+    values: Array
+    shows: Array
+
+
+def _wide(vector: Vector, output: str) -> _Wide | None:
+    found = unrounded(vector)
+    if found is None:
+        return None
+    rule, exact = found
+    expected = vector.values[output]
+    values = convert(exact, FLOAT_OUTPUTS[output])
+    shows = ~_same(values, expected) & (exact != 0)
+    with np.errstate(invalid="ignore"):  # NaN
+        up = shows & (np.abs(values) > np.abs(expected))
+    if output == "float64":
+        return _Wide(rule, values, shows) if shows.any() else None
+    return _Wide(rule, values, shows) if up.any() and (shows & ~up).any() else None
 
 
 def values_differences(
@@ -97,15 +133,32 @@ def values_differences(
         wanted = f"{output} {list(expected.shape)}"
         problem = "the result has the wrong type or shape"
         return [_no_result(vector, problem, wanted, kind, output)], None
-    with np.errstate(invalid="ignore"):  # signaling NaN
-        same = (_words(array) == _words(expected)) | (np.isnan(array) & np.isnan(expected))
+    same = _same(array, expected)
     if same.all():
         return [], same
     blamed = {vector.rule: ~same}
-    if right is not None:
-        converted = {rule: ~same & right & mask for rule, mask in exercised(vector, output).items()}
-        blamed = {vector.rule: ~same & ~right, **converted}
+    if right is not None and output != "float32":
+        blamed = {vector.rule: ~same & ~right, **_conversions(vector, output, array, ~same & right)}
     return [_value_difference(vector, rule, output, mask, array) for rule, mask in blamed.items() if mask.any()], same
+
+
+def _conversions(vector: Vector, output: str, found: Array, wrong: Array) -> dict[str, Array]:
+    """Values that are wrong though they are right in binary32, by the rule that is broken.
+
+    Where leaving binary32 out explains all that it would change, that is the mistake; else each is of its kind.
+    """
+    wide, blamed = _wide(vector, output), dict[str, Array]()
+    if wide is not None and ((wrong & _same(found, wide.values)) | ~wide.shows).all():
+        blamed[wide.rule] = wide.shows
+        wrong = wrong & ~wide.shows
+    return blamed | {rule: wrong & mask for rule, mask in _kinds(vector, output).items()}
+
+
+def _same(one: Array, other: Array) -> Array:
+    """Which elements have the same bits, or are both NaN."""
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        same: Array = (_words(one) == _words(other)) | (np.isnan(one) & np.isnan(other))
+    return same
 
 
 def _as_output(found: object, output: str) -> Array | None:
@@ -232,12 +285,18 @@ def _as_bytes(found: object) -> npt.NDArray[np.uint8] | None:
     return None
 
 
+def _with_sign_of(array: Array, words: Array) -> Array:
+    """Integers of the same width as words of the type that the words have: it is bits that are compared."""
+    integers = array.dtype.kind in "iu" and array.dtype.itemsize == words.dtype.itemsize and array.dtype.isnative
+    return array.view(words.dtype) if integers else array
+
+
 def _arrays_difference(vector: EncoderVector, arrays: Mapping[str, Any]) -> Difference | None:
     if vector.words.keys() - arrays.keys():
         problem = "the encoder gave other arrays"
         return _no_result(vector, problem, ", ".join(sorted(vector.words)), ", ".join(map(str, arrays)) or "none")
     for name in sorted(vector.words, reverse=True):  # scales explain codes
-        expected, array = vector.words[name], np.asarray(arrays[name])
+        expected, array = vector.words[name], _with_sign_of(np.asarray(arrays[name]), vector.words[name])
         if array.shape != expected.shape or array.dtype != expected.dtype:
             return _no_result(
                 vector,

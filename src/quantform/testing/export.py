@@ -23,12 +23,14 @@ from quantform._interrupts import held, note_published
 from quantform._journal import Journal
 from quantform._progress import Progress, silent
 from quantform.errors import FileError, OutputExistsError
+from quantform.formats import FORMATS, GgufFormat
 from quantform.testing.kit import RULES, encoder_vectors, vectors
+from quantform.testing.unrounded import unrounded
 from quantform.testing.vectors import EncoderVector, Vector
 
 __all__ = ["MANIFEST_VERSION", "export"]
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 """Goes up when the manifest's members change their meaning, or vectors change under the same identifier."""
 
 Array = npt.NDArray[Any]
@@ -88,26 +90,32 @@ def export(
 
 
 class _Writer:
-    """Writes arrays below a directory, each once: the vectors of `gguf_*` formats are those of their profiles."""
+    """Writes arrays below a directory: each once as a plain file, and in the archive of every subject that has it.
+
+    The vectors of `gguf_*` formats have the bytes of their profiles' vectors, and so the same archive.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[tuple[str, str, tuple[int, ...]], dict[str, Any]] = {}
+        self._known: dict[str, str] = {}  # files by their digests
 
     def write(self, chosen: list[Vector | EncoderVector], progress: Progress) -> dict[str, Any]:
-        entries, archives = [], dict[str, dict[str, Array]]()
+        entries, archives, same = [], dict[str, dict[str, Array]](), dict[str, str]()
         for number, vector in enumerate(chosen):
             progress(number, len(chosen), vector.identifier)
             subject, _, name = vector.identifier.rpartition("/")
             stem = subject.replace(":", "/")
             arrays = dict(_arrays(vector))
             files = {key: self._file(f"{stem}/{name}.{key}", array) for key, array in arrays.items()}
-            own = any(record["file"].startswith(f"{stem}/{name}.") for record in files.values())
-            if own or not arrays:
+            if (shared := _shared_stem(vector)) in archives:
+                same[stem] = shared
+            else:
                 archives.setdefault(stem, {}).update({f"{name}.{key}": array for key, array in arrays.items()})
             entries.append({**_described(vector), "arrays": files})
         bundles = {stem: self._archive(f"{stem}.npz", arrays) for stem, arrays in archives.items()}
+        bundles |= {stem: bundles[shared] for stem, shared in same.items()}
         used = {entry["rule"] for entry in entries}
+        used |= {wide[0] for vector in chosen if isinstance(vector, Vector) and (wide := unrounded(vector)) is not None}
         manifest = {
             "schema": "quantform-conformance",
             "version": MANIFEST_VERSION,
@@ -125,17 +133,17 @@ class _Writer:
 
     def _file(self, path: str, array: Array) -> dict[str, Any]:
         data = _stored(array).tobytes()
-        key = hashlib.sha256(data).hexdigest(), array.dtype.name, array.shape
-        if key not in self._known:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._known:
             self._put(path, data)
-            self._known[key] = {
-                "file": path,
-                "dtype": array.dtype.name,
-                "shape": list(array.shape),
-                "bytes": len(data),
-                "sha256": key[0],
-            }
-        return self._known[key]
+            self._known[digest] = path
+        return {
+            "file": self._known[digest],
+            "dtype": array.dtype.name,
+            "shape": list(array.shape),
+            "bytes": len(data),
+            "sha256": digest,
+        }
 
     def _archive(self, path: str, arrays: dict[str, Array]) -> dict[str, Any]:
         buffer = io.BytesIO()
@@ -152,6 +160,14 @@ class _Writer:
         file = self._root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
+
+
+def _shared_stem(vector: Vector | EncoderVector) -> str:
+    """Where the vectors with the same bytes are; empty where there are none."""
+    record = FORMATS.get(vector.format)
+    if isinstance(vector, Vector) and isinstance(record, GgufFormat):
+        return record.profile.identifier.replace(":", "/")
+    return ""
 
 
 def _stored(array: Array) -> Array:

@@ -105,8 +105,7 @@ class _Program:
         check_timeout(timeout)
         self.used = frozenset(used)
         self._timeout = timeout
-        with held():
-            self._directory = tempfile.TemporaryDirectory(prefix="quantform-conform-")
+        self._directory = _directory()
 
     def __enter__(self) -> Self:
         return self
@@ -116,25 +115,41 @@ class _Program:
     ) -> None:
         self._directory.cleanup()
 
-    def file(self, name: str, content: npt.NDArray[Any]) -> str:
-        """A file with an array's bytes, for the program to read."""
-        path = Path(self._directory.name) / name
-        path.write_bytes(np.ascontiguousarray(content).tobytes())
-        return str(path)
+    def run(self, files: Mapping[str, npt.NDArray[Any]], values: Mapping[str, str], size: int) -> bytes:
+        """Run the program in a fresh place and give its output file.
 
-    def run(self, values: Mapping[str, str], size: int) -> bytes:
-        """Run the program and give its output file, of which `size` bytes are expected.
+        Args:
+            files: Arrays whose bytes lie in files for the program to read, by placeholder.
+            values: The other placeholders.
+            size: How many bytes are expected.
 
         Raises:
             NotImplementedError: Exit code 77.
             RefusedError: Another exit code.
-            ForeignError: It was killed, took too long, or wrote too much or nothing.
+            ForeignError: It was killed, took too long, wrote too much or nothing, or removed its files' directory.
             NotStartedError: It cannot be started.
         """
-        output = Path(self._directory.name) / "output"
-        with contextlib.suppress(FileNotFoundError):
-            output.unlink()
+        place = self._fresh()
+        try:
+            return self._run(place, files, values, size)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)  # whatever the program has made of it
+
+    def _fresh(self) -> Path:
+        """An empty directory, though a program removed or locked all that there was."""
+        try:
+            return Path(tempfile.mkdtemp(dir=self._directory.name))
+        except OSError:
+            self._directory.cleanup()
+            self._directory = _directory()
+            return Path(tempfile.mkdtemp(dir=self._directory.name))
+
+    def _run(self, place: Path, files: Mapping[str, npt.NDArray[Any]], values: Mapping[str, str], size: int) -> bytes:
+        output = place / "output"
         filled = {**values, "output": str(output)}
+        for name, content in files.items():
+            (place / name).write_bytes(np.ascontiguousarray(content).tobytes())
+            filled[name] = str(place / name)
         command = [re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], argument) for argument in self._arguments]
         code, said = self._wait(command, output, size + _SLACK)
         shown = f"It wrote to standard error: {said}" if said else None
@@ -144,6 +159,8 @@ class _Program:
             raise ForeignError("the program was killed", found=_signal_name(-code), hint=shown)
         if code:
             raise RefusedError("the program failed", found=f"exit code {code}", hint=shown)
+        if not place.is_dir():
+            raise ForeignError("the program removed the directory of its files", hint=shown)
         return _read(output, size, shown)
 
     def _wait(self, command: list[str], output: Path, most: int) -> tuple[int, str]:
@@ -169,6 +186,11 @@ class _Program:
                 raise ForeignError("the program wrote too much", expected=f"{most} bytes at most")
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LAST_POLL)
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    with held():
+        return tempfile.TemporaryDirectory(prefix="quantform-conform-", ignore_cleanup_errors=True)
 
 
 class _Listener(threading.Thread):
@@ -326,13 +348,12 @@ class ForeignDecoder(_Program):
         size = product(shape) * kind.itemsize
         values = {
             "format": format,
-            "payload": self.file("payload", payload),
             "shape": _numbers(shape),
             "dtype": dtype,
             "layout": FORMATS[format].default_layout if format in FORMATS else "-",
             "divisors": str(divisors),
         }
-        data = self.run(values, size)
+        data = self.run({"payload": payload}, values, size)
         if len(data) != size:
             raise ForeignError(
                 "the output file has the wrong length", expected=f"{size} bytes", found=f"{len(data)} bytes"
@@ -367,21 +388,20 @@ class ForeignEncoder(_Program):
         ):
             if needed and name not in self.used:
                 raise NotImplementedError
-        importance = "-"
+        files = {"values": values.astype(values.dtype.newbyteorder("<"), copy=False)}
         if "importance" in parameters:
-            importance = self.file("importance", parameters["importance"].astype("<f4"))
+            files["importance"] = parameters["importance"].astype("<f4")
         shape = values.shape if blocks is None else _block_shape(values, blocks)
         filled = {
             "format": format,
             "method": method,
-            "values": self.file("values", values.astype(values.dtype.newbyteorder("<"), copy=False)),
             "shape": _numbers(shape),
             "source": source,
-            "importance": importance,
+            "importance": "-",
             "negative_scales": "true" if parameters.get("negative_scales") else "false",
             "layout": FORMATS[format].default_layout,
         }
-        return np.frombuffer(self.run(filled, 64 + 32 * values.nbytes), np.uint8)
+        return np.frombuffer(self.run(files, filled, 64 + 32 * values.nbytes), np.uint8)
 
 
 def _block_shape(values: npt.NDArray[Any], source: str) -> tuple[int, ...]:

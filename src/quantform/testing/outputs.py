@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._scalars import convert
-from quantform.testing.rules import Rule
+from quantform.testing.rules import DECISIONS, OPERATOR, Rule
 
 __all__ = ["OUTPUT_RULES", "output_rules"]
 
-_TEXT = "DequantizePacked"
+# The operator's text says it of its profiles, and we say it of the `.ninfer` formats, whose text has one type only.
+_TEXT = f"{OPERATOR}; of `.ninfer` formats {DECISIONS}"
 _MEANINGS = {
     "special": "Zeros keep their sign, infinities and NaN stay what they are",
     "nearest": "A value goes to the nearest one of the type",

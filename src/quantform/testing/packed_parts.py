@@ -62,7 +62,10 @@ class Bench:
         offset: The field added or subtracted, and what the text says of it.
         minus: What turns the values at rest to the other sign; empty where nothing does.
         zero: What makes every code zero; empty where no code is.
-        rounds: Whether a product or sum needs more bits than binary32 has.
+        local: What makes zeros by the scales of groups: those that are zero, under negative codes or beside minima of
+            zero, and negative ones over zero codes.
+        seven: What makes half of the values at rest seven times as large; empty where no sum is rounded.
+        overflow: Words of the scale under which products leave binary32, and the codes; empty where none can.
         grid: What the text says of the codebook, and of the rows beyond 256 if their bits lie elsewhere.
     """
 
@@ -74,7 +77,9 @@ class Bench:
     offset_rest: Settings = field(default_factory=dict)
     minus: Settings = field(default_factory=dict)
     zero: Settings = field(default_factory=dict)
-    rounds: bool = False
+    local: tuple[Settings, ...] = ()
+    seven: Settings = field(default_factory=dict)
+    overflow: tuple[tuple[int, ...], Settings] | None = None
     grid: tuple[str, str] | None = None
 
 
@@ -123,7 +128,7 @@ _LEGACY = (
         parts=(Part("q", "A value is d times its unsigned nibble, plus m", _HALVES),),
         offset=("m", "is added to every product"),
         zero={"q": b"\x00"},
-        rounds=True,
+        seven={"q": b"\x71"},
     ),
     Bench(
         identifier="gguf:q5_0",
@@ -144,7 +149,7 @@ _LEGACY = (
         ),
         offset=("m", "is added to every product"),
         zero={"q": b"\x00"},
-        rounds=True,
+        seven={"q": b"\x71"},
     ),
     Bench(
         identifier="gguf:q8_0",
@@ -172,7 +177,11 @@ _LEGACY = (
         ),
         minus={"q": b"\xff"},
         zero={"q": b"\x00"},
-        rounds=True,
+        overflow=(
+            # The last two times 123 and 127 are just below and just above what still rounds to the largest number.
+            (0x7F7FFFFF, 0xFF7FFFFF, 0x7C053408, 0x7C010204),
+            {"q": b"\x01\x02\x7b\x7f\x80\x85\xfe\xff"},
+        ),
     ),
     Bench(
         identifier="gguf:iq4_nl",
@@ -217,7 +226,8 @@ _KQUANTS = (
         offset=("dmin", "multiplies every minimum, which is subtracted"),
         offset_rest={"d": _ZERO16},
         zero={"q": b"\x00"},
-        rounds=True,
+        local=({"scales": b"\x00"},),
+        seven={"scales": b"\x11\x17"},
     ),
     Bench(
         identifier="gguf:q3_k",
@@ -234,6 +244,10 @@ _KQUANTS = (
         ),
         minus={"mask": b"\x00"},
         zero={"q": b"\x00"},
+        local=(
+            {"mask": b"\x00", "scales": b"\x00" * 8 + b"\xaa" * 4},
+            {"q": b"\x00", "scales": b"\xff" * 8 + b"\x55" * 4},
+        ),
     ),
     Bench(
         identifier="gguf:q4_k",
@@ -245,7 +259,8 @@ _KQUANTS = (
         offset=("dmin", "multiplies every minimum, which is subtracted"),
         offset_rest={"d": _ZERO16},
         zero={"q": b"\x00"},
-        rounds=True,
+        local=({"scales": b"\x00"},),
+        seven={"q": b"\x71"},
     ),
     Bench(
         identifier="gguf:q5_k",
@@ -258,7 +273,8 @@ _KQUANTS = (
         offset=("dmin", "multiplies every minimum, which is subtracted"),
         offset_rest={"d": _ZERO16},
         zero={"q": b"\x00"},
-        rounds=True,
+        local=({"scales": b"\x00"},),
+        seven={"q": b"\x71"},
     ),
     Bench(
         identifier="gguf:q6_k",
@@ -274,6 +290,7 @@ _KQUANTS = (
         ),
         minus={"scales": b"\xff"},
         zero={"low": b"\x00"},
+        local=({"high": b"\x55", "scales": b"\x00"}, {"low": b"\x00", "scales": b"\xff"}),
     ),
     Bench(
         identifier="gguf:iq4_xs",
@@ -284,6 +301,7 @@ _KQUANTS = (
             Part("high", "Two bits above the nibble's four", "Two bits a group, the lowest first", width=2),
         ),
         minus={"q": b"\x00"},
+        local=({"scales": b"\x00", "q": b"\x00"},),
     ),
 )
 
@@ -459,6 +477,7 @@ _FP4 = (
             ),
         ),
         minus={"q": b"\xaa"},
+        overflow=((0xFE,), {"q": bytes(range(0x01, 0x100, 0x11))}),
         zero={"q": b"\x08"},
     ),
     Bench(

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Rule"]
+__all__ = ["DECISIONS", "LAYOUT_TEXT", "OPERATOR", "Rule"]
+
+OPERATOR = "DequantizePacked"
+LAYOUT_TEXT = "storage layouts"
+DECISIONS = "docs/decisions.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,8 @@ class Rule:
     Attributes:
         identifier: Its stable name, `"packed.q4_k.scales"`.
         meaning: What it says, one sentence.
-        section: Where: a section of the `.ninfer` formats' text, or `"DequantizePacked"`.
+        section: Where: a section of the `.ninfer` formats' text, `OPERATOR`, `LAYOUT_TEXT`, or `DECISIONS` for what the
+            texts leave open.
     """
 
     identifier: str
