@@ -134,7 +134,7 @@ def test_the_whole_kit_is_small_and_the_same_on_every_machine(tmp_path: Path) ->
     assert document["rules"].keys() == testing.RULES.keys()
     assert (
         hashlib.sha256(found["manifest.json"]).hexdigest()
-        == "8dcced5b1b05b239c4a9641c11d1d1b5f8e736454af9b1d51681635e03ce3870"
+        == "98811f5fbaee27ff44be30253ee772cc8839ebcbe7c5f1354c5aba0ca5893451"
     )
 
 

@@ -331,6 +331,8 @@ def _fp8_row(name: str, random: PlainRandom) -> Iterator[_Case]:
         over = np.array([[1.4, -1.4, 1.25, -0.7], [-2.4, 2.4, 1.9, 0.3]]) * (448 * 2.0**-24)
         yield _Case("clamp", over.astype(np.float32))
     else:  # the smallest BF16 subnormal has no finite reciprocal
+        subnormal = [448 * 2.0**-127, 1.5 * 2.0**-133, 2.5 * 2.0**-133, -(2.0**-134) - 2.0**-140, 2.0**-134]
+        yield _Case("bf16-first", np.array([subnormal], np.float32), part="subnormal")
         yield _Case("refused-tiny", _f32(2.0**-126, 0.0), refused=True)
     yield _Case("zero-row", np.array([[0.0, -0.0], [1.0, -0.0]], np.float32))
     yield _Case("together", _normal(random, (3, 160)))
@@ -447,6 +449,7 @@ def _scales(profile: Profile, record: GroupedFormat, good: Array) -> Iterator[tu
     yield "moved", "zero-scale", changed(0x0000, zero)
     yield "moved" if free else "refused", "zero-scale-code", changed(0x0000, other)
     if together > 1:
-        unequal = good.copy()
-        unequal["d"][1, together - 1] = -unequal["d"][1, 0]
-        yield "refused", "unequal", unequal
+        for row, part in enumerate(("unequal", "unequal-negative")):
+            unequal = good.copy()
+            unequal["d"][row, together - 1] = -unequal["d"][row, 0]
+            yield "refused", part, unequal

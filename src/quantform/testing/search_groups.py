@@ -62,6 +62,7 @@ def search_groups(record: GroupedFormat) -> Iterator[SearchGroups]:
         yield _lanes("negative-scales", "winners", negative, negative_scales=True)
     yield _rows("rounding", "", [_drawn(record, "group", number) for number in _ROUNDED[record.name]])
     yield _lanes("candidates", "equal", [_even(record, -1), _even(record, 0)])
+    yield _lanes("least-squares", "nothing", [_unweighed(record)])
     yield _lanes("sums", "", [_even(record, number) for number in _SUMS[record.name]])
 
 
@@ -93,6 +94,14 @@ def _drawn(record: GroupedFormat, part: str, number: int) -> Group:
         values[0] *= peak
     shift = 28 - record.code_bits + int(random.integers(13, 18, 1)[0]) if part == "tiny" else 0
     return (values * 2.0**-shift).astype(np.float64), weights.astype(np.float64)
+
+
+def _unweighed(record: GroupedFormat) -> Group:
+    """A group whose weighty lane is lost under every candidate: no fit is defined, and a scale of 1 would fit it."""
+    values, weights = np.zeros(record.group), np.zeros(record.group)
+    values[:2] = 64 * record.qmax, 1
+    weights[1] = 1
+    return values, weights
 
 
 def _even(record: GroupedFormat, number: int) -> Group:
