@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+import onnx_builder as ob
 import quantform as qf
 import safetensors_builder as sb
 from quantform._scalars import SCALARS
@@ -327,3 +329,11 @@ def test_the_output_may_be_split(tmp_path: Path) -> None:
     with NinferSource(tmp_path / "a.ninfer") as source:
         assert np.array_equal(source["w"].decode(), qf.encode(arrays["w"], "q5_g64_fp16").decode())
     assert json.dumps(report.as_dict())
+
+
+def test_types_that_are_not_decoded_are_refused_with_a_hint_for_their_files(tmp_path: Path) -> None:
+    model = ob.model([], [ob.raw("t", TensorProto.INT4, (4,), bytes(2))])
+    checkpoint = sb.model(tmp_path, {"t": ("C64", (4,), bytes(32))})
+    for original in (ob.write(tmp_path / "m.onnx", model), checkpoint):
+        with pytest.raises(UnsupportedError, match=r"'t' cannot even be decoded: .* in floating point$"):
+            qf.convert(original, tmp_path / "m.ninfer", fallback="bf16")

@@ -560,7 +560,8 @@ def _refusal(tensors: list[Tensor]) -> UnsupportedError:
     if unread is not None:
         hint = f"{unread.name!r}: {unread.reason}. {unread.hint}"
     elif undecodable:
-        hint = f"{undecodable[0].name!r} cannot even be decoded: export the model with types of current ggml"
+        types = "types of current ggml" if isinstance(undecodable[0], GGUFTensor) else "it in floating point"
+        hint = f"{undecodable[0].name!r} cannot even be decoded: export the model with {types}"
     else:
         hint = "Pass --fallback bf16 (or fp32) to decode these tensors"
         if any(len(tensor.shape) > 1 for tensor in tensors):
