@@ -38,6 +38,9 @@ def main() -> int:
                 print(f"{name}: a defect; the input is the newest {prefix}*. Show it again:")  # noqa: T201
                 print(f"  python {script} {prefix}...")  # noqa: T201
                 return 1
+            if "instrumented" in done.stderr:  # libFuzzer asks, since no input reached more than another
+                print(f"{name}: no code is instrumented; install the package without -e")  # noqa: T201
+                return 1
             print(f"{name}: {given.runs} inputs, {len(list(Path(found).iterdir()))} of them reached new code")  # noqa: T201
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from quantform._scalars import SCALARS
 from quantform.encode import encode
 from quantform.errors import ArgumentError, UnknownNameError, UnsupportedError, ValuesError, WordsError
 from quantform.formats import FORMATS, DirectWords, Format, GroupedWords
+from quantform.methods import default_method
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -85,3 +87,27 @@ def test_every_number_type(name: str) -> None:
     if name != "fp32" and not np.isfinite(source[0, 1]):
         with pytest.raises(ValuesError, match="row 0, column 1: the value is not finite"):
             encode(source, "fp32")
+
+
+SIGNALLING = {
+    "float16": ("<u2", 0x7C01),
+    "float32": ("<u4", 0x7F800001),
+    "float64": ("<u8", 0x7FF0000000000001),
+    "bfloat16": ("<u2", 0x7F81),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNALLING)
+@pytest.mark.parametrize("name", [name for name in FORMATS if default_method(FORMATS[name]).name != "import_encoded"])
+def test_a_signalling_nan_is_refused_without_a_warning(name: str, kind: str) -> None:
+    word_type, word = SIGNALLING[kind]
+    dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+    words = np.ones((128, 256), dtype).view(word_type)
+    words[3, 5] = word
+    if FORMATS[name].category == "direct" and kind == SCALARS[name].dtype.name:  # its own words are kept
+        kept = encode(words.view(dtype), name)
+        assert isinstance(kept, DirectWords)
+        assert kept.words[3, 5] == word
+        return
+    with pytest.raises(ValuesError, match="row 3, column 5: the value "):
+        encode(words.view(dtype), name)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from quantform._registry import Registry
 from quantform.errors import ArgumentError
 
-__all__ = ["FLOAT_OUTPUTS", "SCALARS", "Scalar", "as_dtype", "convert", "output_dtype"]
+__all__ = ["FLOAT_OUTPUTS", "SCALARS", "Scalar", "are_finite", "as_dtype", "convert", "output_dtype"]
 
 Array = npt.NDArray[Any]
 
@@ -144,6 +144,12 @@ def convert(values: Array, dtype: np.dtype[Any]) -> Array:
         if dtype in _NARROWED_TWICE and values.dtype.newbyteorder("=") in _WIDER_THAN_BINARY32:
             values = _odd_binary32(values)
         return values.astype(dtype, copy=False)
+
+
+def are_finite(values: Array) -> npt.NDArray[np.bool_]:
+    """Which values are neither infinite nor NaN; a signalling NaN, of which ml_dtypes warns, is one like any other."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.isfinite(values))
 
 
 _NARROWED_TWICE = frozenset(SCALARS[name].dtype for name in ("bf16", "e4m3fn", "e5m2"))

@@ -227,6 +227,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no number": (["verify", "mixed.gguf", "--max-findings", "many"], 2, "invalid value for '--max-findings'"),
     "too many arguments": (["inspect", "mixed.gguf", "mixed.gguf"], 2, "unexpected extra argument"),
     "no arguments": (["inspect"], 2, "missing argument 'FILE'. See quantform inspect --help"),
+    "an empty path": (["inspect", ""], 2, "an argument is empty. Is a variable of the shell not set?"),
     "no such tensor": (["decode", "mixed.gguf", "blk.0.attn_x.weight", "-o", "x.npy"], 2, "Did you mean"),
     "no such type": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--dtype", "float31"], 2, "float31"),
     "bad rows": (["decode", "mixed.gguf", "blk.0.ffn_map", "-o", "x.npy", "--rows", "1-2"], 2, "A:B, A: or :B"),

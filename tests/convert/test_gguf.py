@@ -500,3 +500,5 @@ def test_arguments_of_other_types(tmp_path: Path) -> None:
             qf.open(wrong)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="not a path"):
             qf.convert(EXAMPLE, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="the path is empty"):
+        qf.open("")

@@ -89,6 +89,8 @@ def main() -> NoReturn:
     except QuantformError as error:  # the environment asks for kernels that are not here
         _fail(error, 2)
     try:
+        if "" in sys.argv[1:]:  # which a path would take for the working directory
+            raise ArgumentError("an argument is empty", hint="Is a variable of the shell not set?")
         # Not `app()`, which changes how Python shows exceptions.
         code = typer.main.get_command(app)(prog_name="quantform", standalone_mode=False)
     except QuantformError as error:

@@ -31,7 +31,7 @@ def convert(
         Path,
         typer.Argument(
             metavar="SRC",
-            help="A GGUF file, a safetensors file, index or directory, or a .ninfer entry file.",
+            help="A GGUF file, a safetensors file, index or directory, an ONNX model, or a .ninfer entry file.",
             readable=False,
         ),
     ],

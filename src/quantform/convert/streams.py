@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from quantform._scalars import SCALARS, Scalar
+from quantform._scalars import SCALARS, Scalar, are_finite
 from quantform._sizes import read_pieces
 from quantform.errors import UnsupportedError
 from quantform.formats.exact import cast_words, inexact
@@ -163,7 +163,7 @@ def direct_stream(tensor: Tensor, target: Scalar, demand: Demand) -> Stream | No
 
 
 def _check_finite(stream: Stream, values: npt.NDArray[np.generic], first: int) -> None:
-    finite = np.isfinite(values)
+    finite = are_finite(values)
     if not finite.all():
         bad = int(np.argmin(finite))
         raise UnsupportedError(

@@ -51,7 +51,8 @@ def _exact_int32(values: npt.NDArray[Any], place: tuple[int, int]) -> Iterator[t
         fits = piece <= most  # false for NaN, as is every comparison with it
         if piece.dtype.kind not in "ub":
             fits &= piece >= least
-        legal = fits & (piece == np.trunc(piece)) if piece.dtype.kind == "f" else fits
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            legal = fits & (piece == np.trunc(piece)) if piece.dtype.kind == "f" else fits
 
         def refused(row: int, column: int, start: int = rows.start, fits: npt.NDArray[np.bool_] = fits) -> ValuesError:
             return ValuesError(

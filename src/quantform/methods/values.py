@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantform._scalars import convert
+from quantform._scalars import are_finite, convert
 from quantform.errors import ArgumentError, ValuesError
 
 __all__ = ["PIECE_VALUES", "Faults", "finite_pieces", "pieces"]
@@ -77,11 +77,11 @@ def finite_pieces(values: Array, place: tuple[int, int], dtype: npt.DTypeLike) -
 
         def refused(row: int, column: int, start: int = rows.start) -> ValuesError:
             value = values[start + row, column]
-            problem = f"the value does not fit {wanted.name}" if np.isfinite(value) else "the value is not finite"
+            problem = f"the value does not fit {wanted.name}" if are_finite(value) else "the value is not finite"
             where = f"row {place[0] + start + row}, column {place[1] + column}"
             return ValuesError(problem, where=where, expected=f"finite {wanted.name} values", found=str(value))
 
-        faults.add(~np.isfinite(piece), refused)
+        faults.add(~are_finite(piece), refused)
         if not faults.count:
             yield rows, piece
     faults.settle()

@@ -57,6 +57,7 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
         A mapping of names to tensors, to be used as a context manager. Only headers have been read.
 
     Raises:
+        ArgumentError: `path` is no path, or empty.
         FileError: The file cannot be read, is of no known kind, or breaks the rules of its format; or there are codes
             and the config that says what they mean is malformed.
         MissingExtraError: It is an ONNX model, and the extra `onnx` is not installed.
@@ -66,6 +67,8 @@ def open_source(path: str | os.PathLike[str]) -> Source[Any]:
         target = Path(path)
     except TypeError:
         raise ArgumentError("not a path", expected="text or os.PathLike", found=repr(path)) from None
+    if path == "":  # which Path takes for the working directory
+        raise ArgumentError("the path is empty", expected="a file or directory")
     if is_directory(target) or target.name.endswith((".safetensors", ".safetensors.index.json")):
         return _safetensors(target)
     if target.suffix.lower() == ".onnx":
