@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -508,6 +509,113 @@ def test_no_bytes_are_no_model(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(FileError, match="not an ONNX model"):
             qf.open(path)
+
+
+def marked(change: Callable[[onnx.ModelProto], Any]) -> bytes:
+    """A model with a function, a graph in a node and all the rest, with what was set to "MARK" no text any more."""
+    inner = helper.make_graph([helper.make_node("Identity", ["x"], ["i"])], "inner", [], [])
+    made = small()
+    made.graph.node.append(helper.make_node("If", ["c"], ["o"], then_branch=inner))
+    made.graph.initializer.append(external("t", U8, (36,), location="a"))
+    made.graph.initializer[0].metadata_props.add(key="k", value="v")
+    made.graph.node[0].metadata_props.add(key="k", value="v")
+    made.graph.sparse_initializer.add(dims=[1]).values.name = "s"
+    made.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, ["n"]))
+    made.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, ["n", 32]))
+    made.graph.metadata_props.add(key="k", value="v")
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=1),
+        helper.make_node("If", ["c"], ["y"], then_branch=inner),
+        helper.make_node("Elu", ["c"], ["z"]),
+    ]
+    nodes[2].attribute.add(name="alpha", ref_attr_name="a", type=onnx.AttributeProto.FLOAT)
+    made.functions.append(helper.make_function("d", "F", ["x"], ["y"], nodes, [helper.make_opsetid("", 21)], ["a"]))
+    made.functions[0].metadata_props.add(key="k", value="v")
+    made.functions[0].attribute_proto.append(helper.make_attribute("b", 1))
+    made.metadata_props.add(key="k", value="v")
+    change(made)
+    data: bytes = made.SerializeToString()
+    assert data.count(b"MARK") == 1
+    return data.replace(b"MARK", b"\xa0ARK")
+
+
+NO_TEXTS = (
+    "producer_name",
+    "domain",
+    "opset_import[0].domain",
+    "metadata_props[0].key",
+    "metadata_props[0].value",
+    "graph.name",
+    "graph.metadata_props[0].key",
+    "graph.initializer[0].name",
+    "graph.initializer[0].metadata_props[0].value",
+    "graph.initializer[1].external_data[0].key",
+    "graph.initializer[1].external_data[0].value",
+    "graph.sparse_initializer[0].values.name",
+    "graph.value_info[0].name",
+    "graph.value_info[0].type.tensor_type.shape.dim[0].dim_param",
+    "graph.output[0].name",
+    "graph.node[0].op_type",
+    "graph.node[0].domain",
+    "graph.node[0].name",
+    "graph.node[0].input[0]",
+    "graph.node[0].output[0]",
+    "graph.node[0].attribute[0].name",
+    "graph.node[0].metadata_props[0].key",
+    "graph.node[1].attribute[0].g.name",
+    "graph.node[1].attribute[0].g.node[0].op_type",
+    "functions[0].name",
+    "functions[0].domain",
+    "functions[0].overload",
+    "functions[0].input[0]",
+    "functions[0].output[0]",
+    "functions[0].attribute[0]",
+    "functions[0].attribute_proto[0].name",
+    "functions[0].opset_import[0].domain",
+    "functions[0].metadata_props[0].key",
+    "functions[0].metadata_props[0].value",
+    "functions[0].node[0].op_type",
+    "functions[0].node[0].domain",
+    "functions[0].node[0].overload",
+    "functions[0].node[0].name",
+    "functions[0].node[0].input[0]",
+    "functions[0].node[0].output[0]",
+    "functions[0].node[0].attribute[0].name",
+    "functions[0].node[1].attribute[0].g.node[0].op_type",
+    "functions[0].node[1].attribute[0].g.node[0].output[0]",
+    "functions[0].node[2].attribute[0].ref_attr_name",
+)
+
+
+def mark(place: str, message: Any) -> None:
+    """Set the text at `a[0].b` of a message."""
+    *steps, last = place.split(".")
+    for step in steps:
+        name, _, index = step.rstrip("]").partition("[")
+        message = getattr(message, name)[int(index)] if index else getattr(message, name)
+    name, _, index = last.rstrip("]").partition("[")
+    if index:
+        getattr(message, name)[int(index)] = "MARK"
+    else:
+        setattr(message, name, "MARK")
+
+
+@pytest.mark.parametrize("place", NO_TEXTS)
+def test_texts_that_are_not_utf_8_are_named_wherever_they_are(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(marked(functools.partial(mark, place)))
+    with pytest.raises(FileError) as caught:
+        qf.open(path)
+    assert str(caught.value) == f"{path}, {place}: a text of the model is not UTF-8; found b'\\xa0ARK'"
+    assert [finding.rule for finding in qf.verify(path).findings] == ["open"]
+
+
+@pytest.mark.parametrize("place", ["doc_string", "functions[0].node[0].doc_string"])
+def test_descriptions_may_be_anything(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(marked(functools.partial(mark, place)))
+    with qf.open(path) as source:
+        assert "w" in source
 
 
 def test_every_shortening_of_a_model_is_an_error_of_ours_or_a_model(tmp_path: Path) -> None:

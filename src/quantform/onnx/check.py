@@ -25,5 +25,5 @@ def check_model(path: str | os.PathLike[str]) -> None:
     register()
     try:
         onnx.checker.check_model(os.fspath(path), full_check=True)
-    except (ValidationError, InferenceError) as error:
+    except (ValidationError, InferenceError, ValueError) as error:  # the last where its own words would be no text
         raise FileError("onnx refuses the model", where=os.fspath(path), found=" ".join(str(error).split())) from error

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto, numpy_helper
 
@@ -37,7 +38,6 @@ __all__ = [
     "read_model",
     "stored_integers",
     "tensors_of",
-    "text",
 ]
 
 Bytes = npt.NDArray[np.uint8]
@@ -122,20 +122,6 @@ def data_type(number: int, where: str) -> DataType:
     return found
 
 
-def text(value: str | bytes, what: str, where: str) -> str:
-    """A text of the message, which protobuf gives as bytes where it is none.
-
-    Raises:
-        FileError: It is not UTF-8.
-    """
-    if isinstance(value, bytes):
-        try:
-            return value.decode("utf-8")
-        except UnicodeDecodeError:
-            raise FileError(f"{what} is not UTF-8", where=where, found=repr(value[:80])) from None
-    return value
-
-
 def stored_integers(proto: onnx.TensorProto) -> tuple[int, ...]:
     """The INT64 numbers of an initializer in the model itself, as a shape is; none where it is something else."""
     if proto.data_type != TensorProto.INT64 or proto.data_location == TensorProto.EXTERNAL:
@@ -157,7 +143,7 @@ def read_model(path: Path) -> onnx.ModelProto:
     """The message in a file, with its initializers' external data left where it is.
 
     Raises:
-        FileError: The file cannot be read, or is no ONNX model.
+        FileError: The file cannot be read, or is no ONNX model, or has texts that are not UTF-8.
     """
     with MappedFile(path) as file:
         if file.size > MESSAGE_MAX:
@@ -185,7 +171,42 @@ def read_model(path: Path) -> onnx.ModelProto:
             expected="a message with a graph",
             found=f"{data.size} bytes without one",
         )
+    for place, value in _broken_texts(model):
+        raise FileError("a text of the model is not UTF-8", where=f"{path}, {place}", found=repr(value[:80]))
     return model
+
+
+def _broken_texts(model: onnx.ModelProto) -> Iterator[tuple[str, bytes]]:
+    """Where the model has a text that is none, and what is there: in nodes, functions, graphs inside nodes, anywhere.
+
+    Descriptions may be anything: nobody goes by them.
+    """
+    rest: list[tuple[str, Message]] = [("", model)]
+    while rest:
+        place, message = rest.pop()
+        for name in _fields_with_texts(message.DESCRIPTOR):
+            value = getattr(message, name)
+            if isinstance(value, Message):
+                if message.HasField(name):
+                    rest.append((f"{place}{name}.", value))
+            elif isinstance(value, bytes):
+                yield place + name, value
+            elif not isinstance(value, str):
+                for index, one in enumerate(value):
+                    if isinstance(one, Message):
+                        rest.append((f"{place}{name}[{index}].", one))
+                    elif isinstance(one, bytes):
+                        yield f"{place}{name}[{index}]", one
+
+
+@cache
+def _fields_with_texts(kind: Descriptor) -> tuple[str, ...]:
+    """The fields of a message that are texts or messages; others may be gigabytes, and are left alone."""
+    return tuple(
+        field.name
+        for field in kind.fields
+        if field.message_type is not None or (field.type == field.TYPE_STRING and field.name != "doc_string")
+    )
 
 
 def tensors_of(message: Message) -> Iterator[TensorProto]:
@@ -382,10 +403,9 @@ def _external(
 ) -> tuple[InitializerBytes, Path]:
     entries: dict[str, str] = {}
     for entry in proto.external_data:
-        key = text(entry.key, "a key of the external data", where)
-        if key in entries:
-            raise FileError(f"the external data gives {key!r} twice", where=where)
-        entries[key] = text(entry.value, f"the external data's {key!r}", where)
+        if entry.key in entries:
+            raise FileError(f"the external data gives {entry.key!r} twice", where=where)
+        entries[entry.key] = entry.value
     if proto.data_type == TensorProto.STRING:
         raise FileError("texts cannot be external data", where=where)
     path = model.parent / _location(entries, where)

@@ -24,7 +24,7 @@ from quantform.sources._pool import FilePool
 from quantform.sources._protocol import Source, Tensor, check_range
 from quantform.sources._scalar_tensor import ScalarTensor
 from quantform.sources.onnx_contract import uses_of
-from quantform.sources.onnx_file import InitializerBytes, data_type, initializer_bytes, read_model, tensors_of, text
+from quantform.sources.onnx_file import InitializerBytes, data_type, initializer_bytes, read_model, tensors_of
 from quantform.sources.onnx_linear import Blocks, LinearNode, linear_nodes
 from quantform.sources.onnx_nodes import PackedNode, Reshapes, packed_nodes
 
@@ -216,17 +216,11 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
         self._pool = FilePool()
         self._external: dict[Path, None] = {}
         self._bytes: dict[str, InitializerBytes] = {}
-        self.sparse = tuple(
-            text(proto.values.name, "a name", str(self.path)) for proto in self.model.graph.sparse_initializer
-        )
+        self.sparse = tuple(proto.values.name for proto in self.model.graph.sparse_initializer)
         self._tensors = {tensor.name: tensor for tensor in self._read()}
         self.files = (self.path, *self._external)
-        where = str(self.path)
         self.metadata: Mapping[str, str] = MappingProxyType(
-            {
-                text(entry.key, "a metadata key", where): text(entry.value, f"metadata key {entry.key!r}", where)
-                for entry in self.model.metadata_props
-            }
+            {entry.key: entry.value for entry in self.model.metadata_props}
         )
 
     @property
@@ -280,7 +274,6 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
 
     def _read(self) -> Iterator[OnnxPlain | OnnxPacked]:
         graph, where = self.model.graph, str(self.path)
-        _check_texts(graph, where)
         initializers: dict[str, onnx.TensorProto] = {}
         for proto in graph.initializer:
             if not proto.name or initializers.setdefault(proto.name, proto) is not proto:
@@ -327,16 +320,3 @@ class OnnxSource(Source[OnnxPlain | OnnxPacked]):
         data = Blocks(node.linear, nbytes, self._bytes[node.codes], self._bytes[node.scales], minima)
         profile, shape = node.linear.profile, node.shape
         return PackedNode(node.name, node.codes, profile, shape, shape, nbytes, "float32", node.helpers), data
-
-
-def _check_texts(graph: onnx.GraphProto, where: str) -> None:
-    """Names that are no texts must not get as far as a listing."""
-    for proto in graph.initializer:
-        text(proto.name, "the name of an initializer", where)
-    for node in graph.node:
-        for name in (node.op_type, node.domain, node.name, *node.input, *node.output):
-            text(name, "a name of a node", where)
-        for attribute in node.attribute:
-            text(attribute.name, "the name of an attribute", where)
-    for output in graph.output:
-        text(output.name, "the name of an output", where)
