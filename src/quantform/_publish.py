@@ -92,11 +92,13 @@ class NewFiles:
         Journal.recover(output)
         self._check_destinations()
         self._replacing = self._force and any(os.path.lexists(path) for path in self.paths)
+        for path, size in zip(self.paths, sizes, strict=True):
+            _check_size(path, size)
+        _check_space(self.paths, sizes)
         unnamed = _has_unnamed(output.parent)
         if not unnamed:
             self._begin_journal()
         for index, (path, size) in enumerate(zip(self.paths, sizes, strict=True)):
-            _check_size(path, size)
             file = _NewFile(path, hidden(path.parent, self._token, index), size, named=not unnamed)
             self._files.append(file)
             with _blaming(file):
@@ -274,6 +276,26 @@ def _link_open(fd: int, name: Path) -> None:
 def _check_size(path: Path, size: int) -> None:
     if size > _MAX_FILE:
         raise FileError("no file can be that long", where=str(path), found=f"{size} bytes")
+
+
+def _check_space(paths: Sequence[Path], sizes: Sequence[int]) -> None:
+    """Refuse to begin what the file systems have no room for, as far as they tell; old files stay until the end."""
+    needed: dict[int, int] = {}
+    for path, size in zip(paths, sizes, strict=True):
+        try:
+            device, system = path.parent.stat().st_dev, os.statvfs(path.parent)
+        except OSError:  # told when the file is created
+            continue
+        needed[device] = needed.get(device, 0) + size
+        free = (system.f_bfree if os.geteuid() == 0 else system.f_bavail) * system.f_frsize
+        if system.f_blocks and needed[device] > free:
+            raise FileError(
+                "there is too little space",
+                where=str(path),
+                expected=f"{human_bytes(sum(sizes))} for the output",
+                found=f"{human_bytes(free)} free",
+                hint="Free some space or choose another place",
+            )
 
 
 def _pwrite(fd: int, data: memoryview, offset: int) -> int:

@@ -11,6 +11,7 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -408,6 +409,29 @@ def test_a_full_disk_leaves_what_was_there(
     assert str(tmp_path / "m") in str(caught.value)
     assert "tmp" not in (caught.value.where or "").replace(str(tmp_path), "")
     assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("max_file_bytes", [None, 8192])
+def test_what_does_not_fit_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_file_bytes: int | None
+) -> None:
+    _write(tmp_path / "m", 20_000, max_file_bytes=max_file_bytes)
+    needed = sum(path.stat().st_size for path in tmp_path.iterdir())
+    (tmp_path / "n").mkdir()
+
+    def system(free: int, blocks: int = 1000) -> object:
+        return SimpleNamespace(f_bfree=free, f_bavail=free, f_frsize=1, f_blocks=blocks)
+
+    monkeypatch.setattr(os, "statvfs", lambda _: system(needed - 1))  # of the last part, one byte is too many
+    with pytest.raises(
+        FileError, match=r"there is too little space; expected .* kB for the output, found .* free\. Free"
+    ):
+        _write(tmp_path / "n" / "m", 20_000, max_file_bytes=max_file_bytes)
+    assert not _tree(tmp_path / "n")
+    for enough in (system(needed), system(0, blocks=0)):  # some file systems do not tell
+        monkeypatch.setattr(os, "statvfs", lambda _, enough=enough: enough)
+        _write(tmp_path / "n" / "m", 20_000, max_file_bytes=max_file_bytes, force=True)
+    assert _tree(tmp_path / "n").keys() == {path.name for path in tmp_path.iterdir() if path.is_file()}
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
