@@ -61,6 +61,11 @@ def alignment(value: object) -> bytes:
     return build([f32()], {"general.alignment": value})
 
 
+def counts(tensors: int, pairs: int, each: int) -> bytes:
+    """As many records as are declared, of the fewest bytes that they may have."""
+    return b"GGUF" + u32(3) + u64(tensors, pairs) + bytes((tensors + pairs) * each)
+
+
 def one(shape: tuple[int, ...], type: int, data: bytes = b"", **options: int) -> bytes:
     return build([tensor("w", shape, type, data, **options)])
 
@@ -70,6 +75,12 @@ CASES = [
     refused("empty file", lambda: b"", "not a GGUF file", "an empty file"),
     refused("one byte", lambda: b"x", "not a GGUF file"),
     truncated("magic only", lambda: b"GGUF", "ends within its first fields", "24 bytes at least", "4 bytes"),
+    refused(
+        "more pairs than are read", lambda: counts(0, 2**18 + 1, 13), "at most 262144 metadata pairs", "found 262145"
+    ),
+    refused(
+        "more tensors than are read", lambda: counts(2**18 + 1, 0, 24), "as many tensors", "0 metadata pairs and 262145"
+    ),
     truncated("no counts", lambda: build()[:23], "ends within its first fields", "23 bytes"),
     refused("other magic", lambda: build(magic=b"GGML"), "not a GGUF file", "b'GGML'"),
     refused("older magic", lambda: build(magic=b"tjgg"), "before GGUF"),
@@ -225,10 +236,11 @@ def test_sparse_files_cannot_claim_endless_arrays(tmp_path: Path, inner: int) ->
 
 def test_zeros_without_end_are_no_pairs(tmp_path: Path) -> None:
     path = tmp_path / "sparse.gguf"
-    path.write_bytes(build(pair_count=2**34, tensor_count=2**30))
-    os.truncate(path, 2**40)
-    with pytest.raises(GGUFError, match="metadata key '' appears twice"):
-        GGUFSource(path)
+    for pairs, tensors, fault in ((2**34, 2**30, "at most 262144"), (2**18, 2**18, "metadata key '' appears twice")):
+        path.write_bytes(build(pair_count=pairs, tensor_count=tensors))
+        os.truncate(path, 2**40)
+        with pytest.raises(GGUFError, match=fault):
+            GGUFSource(path)
 
 
 def test_tensors_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

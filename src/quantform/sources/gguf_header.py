@@ -36,6 +36,8 @@ _COUNT_MAX = 2**60 - 1  # so that eight bytes an element still make an array
 _ALIGNMENT_KEY = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
 _ALIGNMENT_MAX = 1 << 30
+# Several times the tensors of any model, of experts one by one too: a record costs much more memory than bytes.
+_RECORDS_MAX = 1 << 18
 
 _OTHER_FILES = {
     b"lmgg": "This is a model file from before GGUF; convert it with a program of its time",
@@ -97,6 +99,13 @@ def read_header(file: MappedFile) -> GGUFHeader:
     tensor_count = cursor.u64("the number of tensors")
     pair_count = cursor.u64("the number of metadata pairs")
     cursor.require(pair_count * _PAIR_BYTES + tensor_count * _TENSOR_BYTES, _census(pair_count, tensor_count))
+    if max(pair_count, tensor_count) > _RECORDS_MAX:
+        raise GGUFError(
+            "the header has more than is read",
+            where=f"{file.path}, byte 8",
+            expected=f"at most {_RECORDS_MAX} metadata pairs, and as many tensors",
+            found=_census(pair_count, tensor_count).removeprefix("a header of "),
+        )
     metadata = GGUFMetadata(file, _pairs(cursor, pair_count), big_endian=big_endian)
     alignment = _alignment(file, metadata)
     tensors = _tensors(cursor, tensor_count)
