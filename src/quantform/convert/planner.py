@@ -29,7 +29,7 @@ from quantform.convert.planned import Fragment, ObjectPlan, Plan
 from quantform.convert.streams import Copy, Demand
 from quantform.convert.uses import plan_uses
 from quantform.convert.weighted import weighted_rows
-from quantform.convert.work import Encoded, Segment, Streamed, Work
+from quantform.convert.work import Encoded, Kept, Segment, Streamed, Work
 from quantform.errors import ArgumentError, QuantformError, UnsupportedError
 from quantform.formats import FORMATS, DirectFormat, Format, GgufFormat
 from quantform.layouts import LAYOUTS, Layout
@@ -188,7 +188,7 @@ class Planner:
                         method=_CAST.name if isinstance(FORMATS.get(record.format), DirectFormat) else _IMPORT.name,
                         parameters={},
                         fragments=(fragment,),
-                        work=Streamed(Copy(held)),
+                        work=Kept(source.artifact, record),
                     )
                 )
 

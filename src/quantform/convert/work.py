@@ -21,17 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._native import thread_limit
+from quantform.container import Artifact, TensorRecord
 from quantform.convert.packing import packed_rows
 from quantform.convert.streams import Stream
-from quantform.errors import ArgumentError, QuantformError, RecipeError, UnknownNameError
+from quantform.errors import ArgumentError, ArtifactError, QuantformError, RecipeError, UnknownNameError
 from quantform.formats import Words
-from quantform.layouts import Layout, RowPlaneLayout
+from quantform.layouts import LAYOUTS, Layout, RowPlaneLayout
 from quantform.methods import Input, Job, Method, Request
 from quantform.methods.method import by_rows
 from quantform.methods.request import Span
 from quantform.recipes import as_recipe_error
 
-__all__ = ["CHUNK_VALUES", "Encoded", "Literal", "Segment", "Streamed", "Work", "Workers"]
+__all__ = ["CHUNK_VALUES", "Encoded", "Kept", "Literal", "Segment", "Streamed", "Work", "Workers"]
 
 Write = Callable[[int, Any], None]
 """Writes bytes at an offset of the object."""
@@ -152,6 +153,45 @@ class Streamed(Work):
             write(at, data)
             at += data.size
             yield partial(int, data.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Work):
+    """A tensor of an artifact as it is, each byte read once: checked as deep verification does, and copied.
+
+    Attributes:
+        artifact: What has it.
+        record: The tensor's object.
+    """
+
+    artifact: Artifact
+    record: TensorRecord
+
+    def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
+        """Writes as it checks; one task tells that all is done.
+
+        Raises:
+            ArtifactError: A word is illegal, or padding is not canonical.
+        """
+        record = self.record
+        read = self.artifact.object_reader(record.id)
+
+        def copy(offset: int, out: npt.NDArray[np.uint8]) -> None:
+            read(offset, out)
+            write(offset, out)
+
+        for faults in LAYOUTS[record.layout].faults(copy, record.format, record.shape, record.divisors):
+            fault = faults.first[0]
+            path, offset = self.artifact.locate(record.offset + fault.offset)
+            byte = f"byte {offset} of {path.name}"
+            raise ArtifactError(
+                f"{fault.problem}, and the object was to be kept as it is",
+                where=", ".join(filter(None, (str(self.artifact.path), f"object {record.id!r}", fault.where, byte))),
+                expected=fault.expected,
+                found=fault.found,
+                hint="verify --deep lists everything that is wrong; compare the file with the original's",
+            )
+        yield partial(int, record.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
