@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,8 +78,9 @@ def test_what_is_kept_is_what_deep_verification_accepts(layout: Layout, record: 
         before = path.with_name("kept.ninfer").read_bytes()
         with pytest.raises(ArtifactError) as caught:
             kept(path)
-        assert str(caught.value).startswith(f"{path}, object 'w', ")
-        assert f"byte {finding.offset} of {Path(str(finding.file)).name}: " in str(caught.value)
+        assert str(caught.value).startswith(f"{path}, ")
+        assert f"{finding.file}, tensor 'w', " in str(caught.value)
+        assert f"byte {finding.offset}: " in str(caught.value)
         assert f"expected {finding.expected}, found {finding.found}" in str(caught.value)
         assert path.with_name("kept.ninfer").read_bytes() == before
 
@@ -100,5 +102,25 @@ def test_many_rows_are_kept_and_wrong_padding_is_named_by_its_byte(tmp_path: Pat
     at = 19_999 * 128 + 100  # 75 bytes of a row's 128 have codes
     data[at] ^= 1
     place = 4096 + at - len(data) // 3
-    with pytest.raises(ArtifactError, match=rf"object 'w', .*byte {place} of m\.part: .*verify --deep"):
+    with pytest.raises(ArtifactError, match=rf"m\.part, tensor 'w', .*byte {place}: .*verify --deep"):
         kept(write(path, layout, record, shape, bytes(data), 1))
+
+
+def test_words_that_are_taken_from_an_artifact_are_checked_as_well(tmp_path: Path) -> None:
+    layout, record, shape = LAYOUTS["row_split_k128_v1"], FORMATS["q4_g64_fp16"], (4, 150)
+    data = bytearray(payload_of(layout, record, shape, 1))
+
+    def take(model: Any, recipe: Any, sources: Any) -> None:  # noqa: ARG001
+        recipe.assign("a", source=sources["old"]["a"])
+
+    def taken() -> bytes:
+        path = write(tmp_path / "m.ninfer", layout, record, shape, bytes(data), 1)
+        weights = {"a": np.ones(shape, np.float32)}
+        qf.convert(weights, tmp_path / "n.ninfer", recipe=take, sources={"old": path}, force=True)
+        with NinferSource(tmp_path / "n.ninfer") as source:
+            return bytes(source["a"].payload())
+
+    assert taken() == data
+    data[100] ^= 1
+    with pytest.raises(ArtifactError, match=r"tensor 'a', .*, and the words were to be kept as they are"):
+        taken()

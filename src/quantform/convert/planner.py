@@ -188,7 +188,7 @@ class Planner:
                         method=_CAST.name if isinstance(FORMATS.get(record.format), DirectFormat) else _IMPORT.name,
                         parameters={},
                         fragments=(fragment,),
-                        work=Kept(source.artifact, record),
+                        work=Kept(held),
                     )
                 )
 
@@ -501,10 +501,10 @@ def _shortcut(tensor: Tensor, target: Format, layout: Layout, method: Method) ->
     if method == _CAST and tensor.format == target.name:
         return Streamed(Copy(tensor))
     if method == _IMPORT:
-        blocks = isinstance(tensor, GGUFTensor) and isinstance(target, GgufFormat)
-        stored = isinstance(tensor, NinferTensor) and tensor.joined and tensor.format == target.name
-        if blocks or (stored and isinstance(tensor, NinferTensor) and tensor.layout == layout.name):
+        if isinstance(tensor, GGUFTensor) and isinstance(target, GgufFormat):
             return Streamed(Copy(tensor))
+        if isinstance(tensor, NinferTensor) and tensor.joined:
+            return Kept(tensor) if (tensor.format, tensor.layout) == (target.name, layout.name) else None
     return None
 
 

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quantform._native import thread_limit
-from quantform.container import Artifact, TensorRecord
 from quantform.convert.packing import packed_rows
 from quantform.convert.streams import Stream
 from quantform.errors import ArgumentError, ArtifactError, QuantformError, RecipeError, UnknownNameError
@@ -31,6 +30,7 @@ from quantform.methods import Input, Job, Method, Request
 from quantform.methods.method import by_rows
 from quantform.methods.request import Span
 from quantform.recipes import as_recipe_error
+from quantform.sources import NinferTensor
 
 __all__ = ["CHUNK_VALUES", "Encoded", "Kept", "Literal", "Segment", "Streamed", "Work", "Workers"]
 
@@ -160,12 +160,10 @@ class Kept(Work):
     """A tensor of an artifact as it is, each byte read once: checked as deep verification does, and copied.
 
     Attributes:
-        artifact: What has it.
-        record: The tensor's object.
+        tensor: The tensor, whose parts make one payload.
     """
 
-    artifact: Artifact
-    record: TensorRecord
+    tensor: NinferTensor
 
     def tasks(self, write: Write) -> Iterator[Callable[[], int]]:
         """Writes as it checks; one task tells that all is done.
@@ -173,25 +171,23 @@ class Kept(Work):
         Raises:
             ArtifactError: A word is illegal, or padding is not canonical.
         """
-        record = self.record
-        read = self.artifact.object_reader(record.id)
+        tensor = self.tensor
 
         def copy(offset: int, out: npt.NDArray[np.uint8]) -> None:
-            read(offset, out)
+            tensor.read_into(offset, out)
             write(offset, out)
 
-        for faults in LAYOUTS[record.layout].faults(copy, record.format, record.shape, record.divisors):
+        for faults in LAYOUTS[tensor.layout].faults(copy, tensor.format, tensor.stored_shape, tensor.divisors):
             fault = faults.first[0]
-            path, offset = self.artifact.locate(record.offset + fault.offset)
-            byte = f"byte {offset} of {path.name}"
+            path, offset = tensor.locate(fault.offset) or ("the payload", fault.offset)
             raise ArtifactError(
-                f"{fault.problem}, and the object was to be kept as it is",
-                where=", ".join(filter(None, (str(self.artifact.path), f"object {record.id!r}", fault.where, byte))),
+                f"{fault.problem}, and the words were to be kept as they are",
+                where=", ".join(filter(None, (str(path), f"tensor {tensor.name!r}", fault.where, f"byte {offset}"))),
                 expected=fault.expected,
                 found=fault.found,
                 hint="verify --deep lists everything that is wrong; compare the file with the original's",
             )
-        yield partial(int, record.nbytes)
+        yield partial(int, tensor.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
