@@ -69,7 +69,7 @@ class MappedFile(Closing):
 
     A file that becomes shorter is an error of the next access. Only a view that was given out before cannot know: its
     pages are gone, and touching one ends the process with SIGBUS, as with every program that maps files. (The command
-    line says so and ends with code 2, where there are compiled kernels.) `read_into` is safe from that.
+    line says so and ends with code 1, where there are compiled kernels.) `read_into` is safe from that.
 
     Attributes:
         size: Its bytes when it was opened.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantform._sizes import counted, product
+from quantform._sizes import align_up, counted, product
 from quantform.errors import GGUFError
 from quantform.sources._protocol import Source
 from quantform.sources.gguf_metadata import GGUFArray, GGUFMetadata
@@ -92,6 +92,12 @@ class GGUFShard:
             at = tensor.offset + tensor.nbytes
         if at < self.size:
             yield Segment(at, self.size - at, None)
+
+    def padding(self, segment: Segment) -> tuple[int, int]:
+        """Where padding begins and ends in a segment without a tensor: behind the header, up to the alignment."""
+        end = segment.offset + segment.nbytes
+        begin = max(segment.offset, min(self.header_end, end))
+        return begin, min(align_up(begin, self.header.alignment), end)
 
 
 class GGUFSource(Source[GGUFTensor]):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from quantform._progress import Progress, silent
 from quantform._scalars import FLOAT_OUTPUTS
 from quantform.errors import ArgumentError, ConformanceError, UnknownNameError, UnsupportedError
-from quantform.testing.differences import Difference, exercised, values_differences, words_difference
+from quantform.testing.differences import Difference, exercised, no_result, values_differences, words_difference
 from quantform.testing.foreign import ForeignError, NotStartedError
 from quantform.testing.kit import encoder_vectors, vectors
 from quantform.testing.report import Report
@@ -211,17 +211,7 @@ def _raised(vector: Vector | EncoderVector, error: Exception, output: str = "") 
     if isinstance(error, ForeignError):  # a program's failure: it has a reason, and no place in Python
         problem, detail = error.problem, error.hint or ""
         expected, found = (str(text or "") for text in (error.expected, error.found))
-    return Difference(
-        rule=vector.rule,
-        vector=vector.identifier,
-        failure="failed to run",
-        output=output,
-        problem=problem,
-        expected=expected,
-        found=found,
-        detail=detail,
-        cause=error,
-    )
+    return no_result(vector, problem, expected, found, output, detail=detail, cause=error)
 
 
 def _raised_at(error: Exception) -> str:

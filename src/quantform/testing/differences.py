@@ -18,7 +18,7 @@ from quantform.testing.outputs import output_rules
 from quantform.testing.unrounded import unrounded
 from quantform.testing.vectors import EncoderVector, Vector
 
-__all__ = ["Difference", "exercised", "values_differences", "words_difference"]
+__all__ = ["Difference", "exercised", "no_result", "values_differences", "words_difference"]
 
 Array = npt.NDArray[Any]
 
@@ -132,7 +132,7 @@ def values_differences(
         )
         wanted = f"{output} {list(expected.shape)}"
         problem = "the result has the wrong type or shape"
-        return [_no_result(vector, problem, wanted, kind, output)], None
+        return [no_result(vector, problem, wanted, kind, output)], None
     same = _same(array, expected)
     if same.all():
         return [], same
@@ -202,7 +202,16 @@ def _shown(value: np.generic) -> str:
     return f"{number!r} (0x{word:0{2 * value.dtype.itemsize}X})"
 
 
-def _no_result(vector: Vector | EncoderVector, problem: str, expected: str, found: str, output: str = "") -> Difference:
+def no_result(
+    vector: Vector | EncoderVector,
+    problem: str,
+    expected: str,
+    found: str,
+    output: str = "",
+    *,
+    detail: str = "",
+    cause: BaseException | None = None,
+) -> Difference:
     """The result is none that can be compared."""
     return Difference(
         rule=vector.rule,
@@ -212,6 +221,8 @@ def _no_result(vector: Vector | EncoderVector, problem: str, expected: str, foun
         problem=problem,
         expected=expected,
         found=found,
+        detail=detail,
+        cause=cause,
     )
 
 
@@ -257,7 +268,7 @@ def words_difference(vector: EncoderVector, found: object) -> Difference | None:
         if payload is None or payload.size != vector.payload.size:
             size = type(found).__name__ if payload is None else f"{payload.size} bytes"
             problem = "the payload has the wrong length"
-            return _no_result(vector, problem, f"{vector.payload.size} bytes", size)
+            return no_result(vector, problem, f"{vector.payload.size} bytes", size)
         divisors = vector.words["divisors"].size if "divisors" in vector.words else 1
         arrays = arrays_of(LAYOUTS[vector.layout].unpack(payload, vector.format, vector.shape, divisors))
         difference = _arrays_difference(vector, arrays)
@@ -294,11 +305,11 @@ def _with_sign_of(array: Array, words: Array) -> Array:
 def _arrays_difference(vector: EncoderVector, arrays: Mapping[str, Any]) -> Difference | None:
     if vector.words.keys() - arrays.keys():
         problem = "the encoder gave other arrays"
-        return _no_result(vector, problem, ", ".join(sorted(vector.words)), ", ".join(map(str, arrays)) or "none")
+        return no_result(vector, problem, ", ".join(sorted(vector.words)), ", ".join(map(str, arrays)) or "none")
     for name in sorted(vector.words, reverse=True):  # scales explain codes
         expected, array = vector.words[name], _with_sign_of(np.asarray(arrays[name]), vector.words[name])
         if array.shape != expected.shape or array.dtype != expected.dtype:
-            return _no_result(
+            return no_result(
                 vector,
                 f"the {name} have the wrong type or shape",
                 f"{expected.dtype} {list(expected.shape)}",

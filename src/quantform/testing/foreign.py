@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -166,7 +166,7 @@ class _Program:
     def _wait(self, command: list[str], output: Path, most: int) -> tuple[int, str]:
         process: subprocess.Popen[bytes] | None = None
         try:
-            with _undisturbed():
+            with held():  # so that no process is started and lost
                 process = _start(command)
             said = _Listener(process)
             self._watch(process, output, most)
@@ -211,26 +211,6 @@ class _Listener(threading.Thread):
         """What came first; a process left behind may still hold the stream, and is not waited for."""
         self.join(1)
         return self._kept.decode("utf-8", "replace").strip()
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Handlers of signals that end us wait until the block is done, so that no process is started and lost."""
-    held: dict[signal.Signals, Any] = {}
-    caught: list[int] = []
-    try:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number: signal.Signals | None = getattr(signal, name, None)
-            if number is not None and callable(handler := signal.getsignal(number)):
-                with contextlib.suppress(ValueError):  # in another thread than the main one no handler runs
-                    signal.signal(number, lambda number, _: caught.append(number))
-                    held[number] = handler
-        yield
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        for late in caught:
-            signal.raise_signal(late)
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:

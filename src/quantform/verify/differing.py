@@ -11,7 +11,7 @@ import numpy.typing as npt
 from quantform._sizes import counted
 from quantform.verify.report import Finding
 
-__all__ = ["Differing", "differs"]
+__all__ = ["Differing", "differs", "first_of"]
 
 
 @dataclass(slots=True)
@@ -49,23 +49,34 @@ class Differing:
         column: int | None = None,
     ) -> Finding:
         """What there is to say of them; `place` is where the first one lies, if that is known."""
-        path, offset = (None, None) if place is None else place
-        more = "" if self.count == 1 else f", and {counted(self.count - 1, 'other')}"
-        words = "" if row is None else f", row {row}, column {column}"
-        where = "" if path is None else f", byte {offset} of {path.name}"
         want, have = f"0x{self.expected:02X}", f"0x{self.found:02X}"
-        return Finding(
-            rule,
-            name,
-            f"byte {self.at} differs{more}{words}{where}; expected {want}, found {have}",
-            None if path is None else str(path),
-            offset,
-            row,
-            column=column,
-            expected=want,
-            found=have,
-            count=self.count,
+        return first_of(
+            self.count, rule, name, f"byte {self.at}", place, expected=want, found=have, row=row, column=column
         )
+
+
+def first_of(
+    count: int,
+    rule: str,
+    name: str,
+    what: str,
+    place: tuple[Path, int] | None,
+    *,
+    expected: str,
+    found: str,
+    row: int | None = None,
+    group: int | None = None,
+    column: int | None = None,
+) -> Finding:
+    """The first of `count` things that differ: `what` it is, and where it lies, if that is known."""
+    path, offset = (None, None) if place is None else place
+    more = "" if count == 1 else f", and {counted(count - 1, 'other')}"
+    parts = (("row", row), ("group", group), ("column", column))
+    words = "".join(f", {part} {number}" for part, number in parts if number is not None)
+    where = "" if path is None else f", byte {offset} of {path.name}"
+    problem = f"{what} differs{more}{words}{where}; expected {expected}, found {found}"
+    file = None if path is None else str(path)
+    return Finding(rule, name, problem, file, offset, row, group, column, expected, found, count)
 
 
 def differs(rule: str, name: str, expected: str, found: str, where: str = "") -> Finding:

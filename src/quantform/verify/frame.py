@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quantform._sizes import align_up, counted
+from quantform._sizes import counted
 from quantform.compare.pairing import alike
 from quantform.convert.gguf_carried import FRAME, frame_role, gguf_carried
 from quantform.convert.gguf_restore import kept_as
@@ -130,9 +130,7 @@ class FrameCheck:
         for segment in shard.segments():
             if segment.tensor is not None:
                 continue
-            end = segment.offset + segment.nbytes
-            begin = max(segment.offset, min(shard.header_end, end))
-            padded = min(align_up(begin, shard.header.alignment), end)
+            begin, padded = shard.padding(segment)
             shift = at - segment.offset
             for offset, data in read_through(artifact.object_reader(record.id), begin + shift, padded + shift):
                 if data.any():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from quantform._sizes import align_up
 from quantform.layouts.faults import byte_faults, read_through
 from quantform.sources import GGUFSource, GGUFTensor
 from quantform.sources.gguf import GGUFShard, Segment
@@ -50,8 +49,7 @@ def _read_rest(report: Report, shard: GGUFShard, segment: Segment, meter: Meter)
         return shard.path, offset
 
     end = segment.offset + segment.nbytes
-    begin = max(segment.offset, min(shard.header_end, end))
-    padded = min(align_up(begin, shard.header.alignment), end)
+    begin, padded = shard.padding(segment)
     read = watched(shard.file.read_into, meter, (), shard.file.stored_spans)
     for faults in byte_faults(read_through(read, begin, padded), "a byte of padding is not zero", report.max_findings):
         report.add_faults(str(shard.path), faults, place)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from quantform._scalars import SCALARS
 from quantform.formats.checks import hex_word
 from quantform.layouts.faults import SparseReader, read_through
-from quantform.sources import SafetensorsTensor
 from quantform.sources.conventions import PairRule, PartRule, QuantizedWeight
 from quantform.verify.reading import Meter, watched
 from quantform.verify.report import Finding, Report
@@ -47,7 +46,6 @@ class PartReport:
         self._columns = columns or words
         self._bits = 8 if self._scalar is None else self._scalar.bits * words // self._columns
         self._zeros = ZeroPages(tensor.locate)
-        self._path, self._begin = (tensor.path, tensor.offset) if isinstance(tensor, SafetensorsTensor) else (Path(), 0)
 
     def read(self, meter: Meter, begin: int = 0, end: int | None = None) -> None:
         """Every byte, or those from `begin` to `end`.
@@ -91,14 +89,12 @@ class PartReport:
         listed = 0
         for element, found in places:
             row, column = divmod(element, self._columns)
-            byte = self._begin + element * self._bits // 8
-            where = f"in {self._tensor.name}, row {row}, column {column}, byte {byte} of {self._path.name}"
+            path, byte = self._tensor.locate(element * self._bits // 8) or (Path(), None)
+            where = f"in {self._tensor.name}, row {row}, column {column}, byte {byte} of {path.name}"
             problem = f"{rule.problem}, {where}; expected {rule.expected}, found {found}"
             group, place = (column, None) if rule.rule == "scale" else (None, column)
             self.report.add(
-                Finding(
-                    rule.rule, self._weight, problem, str(self._path), byte, row, group, place, rule.expected, found
-                )
+                Finding(rule.rule, self._weight, problem, str(path), byte, row, group, place, rule.expected, found)
             )
             listed += 1
         self.report.broken[rule.rule] += count - listed

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantform._sizes import counted
 from quantform.formats import Nvfp4Words, Words
 from quantform.sources import NinferTensor, Tensor
 from quantform.sources.conventions import QuantizedWeight
+from quantform.verify.differing import first_of
 from quantform.verify.report import Finding
 
 __all__ = ["different_words"]
@@ -88,24 +88,17 @@ class _Part:
     def finding(self, tensor: Tensor, name: str) -> Finding:
         """What there is to say of them."""
         codes, index = self.name == "codes", self.index
-        word = "" if index is None else f", {'column' if codes else 'group'} {index}"
-        place = _place(tensor, self.name, self.row, index or 0, self.byte)
-        path, offset = (None, None) if place is None else place
-        more = "" if self.count == 1 else f", and {counted(self.count - 1, 'other')}"
-        where = "" if path is None else f", byte {offset} of {path.name}"
-        return Finding(
+        return first_of(
+            self.count,
             "against",
             name,
-            f"a {_NOUNS.get(self.name, 'word')} differs{more}, row {self.row}{word}{where}; "
-            f"expected {self.expected}, found {self.found}",
-            None if path is None else str(path),
-            offset,
-            self.row,
-            None if codes else index,
-            index if codes else None,
-            self.expected,
-            self.found,
-            self.count,
+            f"a {_NOUNS.get(self.name, 'word')}",
+            _place(tensor, self.name, self.row, index or 0, self.byte),
+            expected=self.expected,
+            found=self.found,
+            row=self.row,
+            group=None if codes else index,
+            column=index if codes else None,
         )
 
 
