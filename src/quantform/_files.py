@@ -18,12 +18,21 @@ import numpy.typing as npt
 from quantform._spans import Span
 from quantform.errors import ArgumentError, ChangedFileError, FileError, TruncatedFileError
 
-__all__ = ["HOLE_BYTES", "Closing", "MappedFile", "exists", "is_directory"]
+__all__ = ["HOLE_BYTES", "Closing", "Identity", "MappedFile", "exists", "identity", "is_directory"]
 
 Bytes = npt.NDArray[np.uint8]
 
 HOLE_BYTES = 1 << 20
 """The least that a hole must have to be passed over: less is read faster than it is worth the trouble."""
+
+
+Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change: an inode that is used again has not all of them."""
+
+
+def identity(there: os.stat_result) -> Identity:
+    """Which file it is."""
+    return there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns
 
 
 def exists(path: Path) -> bool:
@@ -73,7 +82,7 @@ class MappedFile(Closing):
 
     Attributes:
         size: Its bytes when it was opened.
-        identity: Device, inode, size and time of the last change, then.
+        identity: Which file it was then.
 
     Raises:
         FileError: The path is not a regular file that can be read.
@@ -97,7 +106,7 @@ class MappedFile(Closing):
         except ValueError as error:  # a NUL in the name
             raise FileError("not a file name", where=repr(str(self.path)), found=str(error)) from error
         self.size = there.st_size
-        self.identity = (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
+        self.identity = identity(there)
         self._map: mmap.mmap | None = None
 
     def buffer(self) -> mmap.mmap | bytes:

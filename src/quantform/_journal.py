@@ -20,16 +20,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from quantform._files import exists
+from quantform._files import Identity, exists, identity
 from quantform.errors import FileError
 
 __all__ = ["Hidden", "Identity", "Journal", "Record", "hidden", "identity", "remove", "roll_back"]
 
 _LONGEST = 1 << 26  # more than 100,000 files with the longest names take
 _TOKEN = re.compile(r"[0-9a-f]{32}\Z")
-
-Identity = tuple[int, int, int, int]
-"""Device, inode, size and time of the last change: an inode that is used again has not all of them."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,11 +59,6 @@ def hidden(directory: Path, token: str, index: int) -> Hidden:
     """The hidden names of file `index` of the run with this token."""
     stem = f".quantform-{token}-{index}"
     return Hidden(directory / f"{stem}.tmp", directory / f"{stem}.old")
-
-
-def identity(there: os.stat_result) -> Identity:
-    """Which file it is."""
-    return there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns
 
 
 def remove(path: Path) -> None:

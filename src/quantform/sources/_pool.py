@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from quantform._files import MappedFile
+from quantform._files import Identity, MappedFile
 from quantform.errors import ChangedFileError, FileError
 
 __all__ = ["FilePool"]
@@ -26,7 +26,7 @@ class FilePool:
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, MappedFile] = OrderedDict()
         self._readers: dict[Path, int] = {}
-        self._known: dict[Path, tuple[int, ...]] = {}
+        self._known: dict[Path, Identity] = {}
         self._closed = False
 
     @contextmanager
